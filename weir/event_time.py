@@ -1,0 +1,39 @@
+"""Arithmetic of event time: durations, half-open days. Depends on nothing, everything UTC."""
+
+import re
+from datetime import UTC, date, datetime, time, timedelta
+
+FUTURE_TOLERANCE = timedelta(minutes=5)
+"""How far an event may be ahead of its arrival. One event from the future would push the watermark past all others."""
+
+_UNITS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+_PART = re.compile(r"(\d+)\s*(second|minute|hour|day|week)s?", re.IGNORECASE)
+_DURATION = re.compile(rf"\s*{_PART.pattern}(\s+{_PART.pattern})*\s*", re.IGNORECASE)
+
+
+def parse_duration(text: str) -> timedelta:
+    """'10 minutes', '1 hour 30 minutes' → timedelta."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"'{text}' is not a duration: write a number and a unit, for example '10 minutes'")
+    return timedelta(seconds=sum(int(n) * _UNITS[unit.lower()] for n, unit in _PART.findall(text)))
+
+
+def format_duration(duration: timedelta) -> str:
+    """The inverse of parse_duration, in Spark's words: whole seconds."""
+    return f"{int(duration.total_seconds())} seconds"
+
+
+def divides_a_day(duration: timedelta) -> bool:
+    """Whether tumbling windows of this length never reach across midnight (UTC)."""
+    seconds = int(duration.total_seconds())
+    return seconds > 0 and 86_400 % seconds == 0
+
+
+def day_bounds(day: date) -> tuple[datetime, datetime]:
+    """The half-open day [start, end) in UTC."""
+    start = datetime.combine(day, time(), UTC)
+    return start, start + timedelta(days=1)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,306 @@
+"""What a pipeline is: streams with a contract, tables, and views. Loaded from YAML and SQL by loader.py, run by spark_jobs."""
+
+import hashlib
+import json
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, model_validator
+
+from weir.event_time import divides_a_day, format_duration, parse_duration
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+Topic = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(lambda v: parse_duration(v) if isinstance(v, str) else v),
+    PlainSerializer(format_duration),
+]
+SqlType = Annotated[
+    str,
+    BeforeValidator(lambda v: v.lower().strip() if isinstance(v, str) else v),
+    StringConstraints(
+        pattern=r"^(string|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|decimal\(\d{1,2}, ?\d{1,2}\)|(array|map|struct)<.+>)$"
+    ),
+]
+
+COORDINATES = ("topic", "partition", "offset", "received_at")
+"""Where a message stands in the log and when it came: columns of every raw row, so no contract may use these names."""
+
+
+class Declared(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Column(Declared):
+    """One field of the contract. `from` is its type in the message where that differs; `clean` is Spark SQL."""
+
+    type: SqlType
+    from_type: SqlType | None = Field(default=None, alias="from")
+    clean: str | None = None
+    optional: bool = False
+    private: bool = False
+
+    @property
+    def wire_type(self) -> str:
+        """How the message's JSON is read. Times are read as text, because Spark misreads numbers and zone-less times."""
+        if self.from_type is not None:
+            return self.from_type
+        return "string" if self.type in ("timestamp", "date") else self.type
+
+    @property
+    def is_parsed_time(self) -> bool:
+        return self.from_type is None and self.type in ("timestamp", "date")
+
+
+class NotNull(Declared):
+    column: Name
+
+
+class Between(Declared):
+    column: Name
+    min_value: float | int | str | None = None
+    max_value: float | int | str | None = None
+    strict_min: bool = False
+    strict_max: bool = False
+
+    @model_validator(mode="after")
+    def _some_bound(self) -> "Between":
+        if self.min_value is None and self.max_value is None:
+            raise ValueError("needs min_value or max_value")
+        return self
+
+
+class InSet(Declared):
+    column: Name
+    value_set: list[str | bool | int | float] = Field(min_length=1)
+
+
+class MatchRegex(Declared):
+    column: Name
+    regex: str
+
+    @model_validator(mode="after")
+    def _compiles(self) -> "MatchRegex":
+        try:
+            re.compile(self.regex)
+        except re.error as error:
+            raise ValueError(f"'{self.regex}' is not a regular expression: {error}") from None
+        return self
+
+
+ROW_RULES: dict[str, type[NotNull | Between | InSet | MatchRegex]] = {
+    "expect_column_values_to_not_be_null": NotNull,
+    "expect_column_values_to_be_between": Between,
+    "expect_column_values_to_be_in_set": InSet,
+    "expect_column_values_to_match_regex": MatchRegex,
+}
+"""The expectations that judge one row, by Great Expectations' own names and arguments."""
+
+
+class Expectation(Declared):
+    """One expectation. In YAML: `- <name>: {<arguments>}`."""
+
+    name: Literal[tuple(ROW_RULES)]  # type: ignore[valid-type]
+    arguments: NotNull | Between | InSet | MatchRegex
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_yaml(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) == 1:
+            (name, arguments), *_ = given.items()
+            if name in ROW_RULES:
+                return {"name": name, "arguments": ROW_RULES[name].model_validate(arguments or {})}
+            return {"name": name, "arguments": arguments}
+        return given
+
+    @property
+    def rule(self) -> str:
+        """Its name in a verdict: `amount:be_between`."""
+        return f"{self.arguments.column}:{self.name.removeprefix('expect_column_values_to_')}"
+
+
+class Contract(Declared):
+    """What streams and tables share: a topic, its columns, and what is expected of them."""
+
+    topic: Topic
+    partitions: int = Field(default=2, ge=1, le=1_000)
+    columns: dict[Name, Column] = Field(min_length=1)
+    unknown_fields: Literal["reject", "ignore"] = "reject"
+    expectations: list[Expectation] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_columns(cls, given: Any) -> Any:
+        """`order_id: string` is short for `order_id: {type: string}`."""
+        if isinstance(given, dict) and isinstance(given.get("columns"), dict):
+            columns = {k: {"type": v} if isinstance(v, str) else v for k, v in given["columns"].items()}
+            return {**given, "columns": columns}
+        return given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Contract":
+        for reserved in COORDINATES:
+            if reserved in self.columns:
+                raise ValueError(f"column '{reserved}' has the name of a coordinate: choose another")
+        rules = [expectation.rule for expectation in self.expectations]
+        for expectation in self.expectations:
+            self._must_be_column(expectation.arguments.column, expectation.name)
+            if rules.count(expectation.rule) > 1:
+                raise ValueError(f"{expectation.name} stands twice for column '{expectation.arguments.column}'")
+        return self
+
+    def _must_be_column(self, name: str, where: str) -> None:
+        if name not in self.columns:
+            raise ValueError(f"{where} names column '{name}', which is not declared{nearest(name, self.columns)}")
+
+
+class Stream(Contract):
+    """One kind of event. The same identity again is a duplicate; `lateness` is how long the speed layer waits."""
+
+    identity: Name
+    occurred_at: Name
+    lateness: Duration = timedelta(minutes=10)
+
+    @model_validator(mode="after")
+    def _names_columns(self) -> "Stream":
+        self._must_be_column(self.identity, "identity")
+        self._must_be_column(self.occurred_at, "occurred_at")
+        if self.columns[self.occurred_at].type != "timestamp":
+            raise ValueError(f"occurred_at names column '{self.occurred_at}', which must be of type timestamp")
+        return self
+
+
+class Table(Contract):
+    """A changelog: the last change of each key is the table's row."""
+
+    key: Name
+    changed_at: Name
+
+    @model_validator(mode="after")
+    def _names_columns(self) -> "Table":
+        self._must_be_column(self.key, "key")
+        self._must_be_column(self.changed_at, "changed_at")
+        if self.columns[self.changed_at].type != "timestamp":
+            raise ValueError(f"changed_at names column '{self.changed_at}', which must be of type timestamp")
+        return self
+
+    @property
+    def identity(self) -> str:
+        return self.key
+
+    @property
+    def occurred_at(self) -> str:
+        return self.changed_at
+
+
+class View(Declared):
+    """One SQL query over streams. Its grain is its key, the first grain column is its time.
+
+    `reach` is how far events outside of a day can change that day's cells: the length of a hopping window, the
+    longest session, the interval of a join. Tumbling windows that divide a day need none.
+    """
+
+    grain: list[Name] = Field(min_length=1)
+    sql: str = Field(min_length=1)
+    reach: Duration = timedelta(0)
+
+    @model_validator(mode="after")
+    def _reach_is_declared(self) -> "View":
+        if not self.reach and (what := looks_beyond_its_day(self.sql)):
+            raise ValueError(f"{what} looks beyond its day: declare how far, for example `reach: 1 hour`")
+        return self
+
+    @property
+    def time(self) -> str:
+        return self.grain[0]
+
+
+class Pipeline(Declared):
+    name: Name = Field(alias="pipeline")
+    streams: dict[Name, Stream] = Field(min_length=1)
+    tables: dict[Name, Table] = {}
+    views: dict[Name, View] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Pipeline":
+        names = [*self.streams, *self.tables, *self.views]
+        topics = [source.topic for source in self.sources.values()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"'{name}' names two things: streams, tables and views need names of their own")
+        for topic in topics:
+            if topics.count(topic) > 1:
+                raise ValueError(f"topic '{topic}' is declared twice: one topic carries one stream")
+        for name, view in self.views.items():
+            if not self.streams_of(name):
+                mentioned = relations_in(view.sql)
+                hint = nearest(mentioned[0], self.streams) if mentioned else ""
+                raise ValueError(f"view '{name}' reads none of the streams{hint}")
+        return self
+
+    @property
+    def sources(self) -> dict[str, Stream | Table]:
+        """All that arrives on a topic."""
+        return {**self.streams, **self.tables}
+
+    def streams_of(self, view: str) -> list[str]:
+        mentioned = relations_in(self.views[view].sql)
+        return [name for name in self.streams if name in mentioned]
+
+    def fingerprint(self, view: str) -> str:
+        """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and row rules."""
+        declared = self.views[view].model_dump(mode="json") | {"sql": normal_sql(self.views[view].sql)}
+        streams = {name: self.streams[name].model_dump(mode="json") for name in self.streams_of(view)}
+        text = json.dumps([declared, streams], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+_STRING_OR_COMMENT = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_CLAUSE = r"(?:join|inner|left|right|full|cross|semi|anti|natural|lateral|on|using|where|group|having|window|order|union|except|intersect|limit)"
+_RELATION = rf"`?\w+`?(?:\s+(?:as\s+)?(?!{_CLAUSE}\b)`?\w+`?)?"
+_RELATIONS = re.compile(rf"\b(?:from|join)\s+({_RELATION}(?:\s*,\s*{_RELATION})*)", re.IGNORECASE)
+
+
+def normal_sql(sql: str) -> str:
+    """The SQL without comments and with single spaces, so that a reformatted file is the same view."""
+    kept = _STRING_OR_COMMENT.sub(lambda m: m.group(1) or " ", sql)
+    parts = _STRING_OR_COMMENT.split(kept)
+    return "".join(p if i % 2 else re.sub(r"\s+", " ", p) for i, p in enumerate(p or "" for p in parts)).strip()
+
+
+def relations_in(sql: str) -> list[str]:
+    """The names that stand after FROM, JOIN or a comma behind them, in order; also those of common table expressions."""
+    bare = _STRING_OR_COMMENT.sub(" ", sql)
+    found = []
+    for match in _RELATIONS.finditer(bare):
+        for part in match.group(1).split(","):
+            found.append(part.split()[0].strip("`").lower())
+    return list(dict.fromkeys(found))
+
+
+def looks_beyond_its_day(sql: str) -> str | None:
+    """Names the construct by which events of another day can change a cell, or None."""
+    text = normal_sql(sql).lower()
+    if "session_window" in text:
+        return "a session window"
+    if re.search(r"\bjoin\b", text):
+        return "a join"
+    for arguments in re.findall(r"(?<![_\w])window\s*\(([^)]*)\)", text):
+        lengths = re.findall(r"'([^']*)'", arguments)
+        if len(lengths) > 1:
+            return "a hopping window"
+        if lengths and not divides_a_day(parse_duration(lengths[0])):
+            return f"a window of {lengths[0]}, which does not divide a day,"
+    return None
+
+
+def nearest(word: str, valid: Any) -> str:
+    """' (did you mean x?)' where a valid word is close, else ' (valid: …)'."""
+    from difflib import get_close_matches
+
+    words = sorted(valid)
+    if close := get_close_matches(str(word), words, n=1):
+        return f" (did you mean '{close[0]}'?)"
+    return f" (valid: {', '.join(words)})"
