@@ -86,6 +86,9 @@ class Lake:
     def checkpoint(self, pipeline: str, query: str, fingerprint: str) -> str:
         return f"{self.root}/_checkpoints/{pipeline}/{query}/{fingerprint}"
 
+    def nightly_report(self, pipeline: str, day: str) -> Path:
+        return Path(self.root) / pipeline / "reports" / f"nightly-{day}.json"
+
     def control(self, pipeline: str) -> Path:
         return Path(self.root) / "_control" / pipeline
 

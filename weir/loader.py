@@ -123,7 +123,7 @@ def _read_sql(folder: Path, file: Path, given: dict[str, Any], where: Where) -> 
         path = folder / f"{name}.sql"
         if not path.is_file():
             raise Refusal(f"{file}:{where[('views', name)]}: view '{name}' needs its SQL in {path}")
-        view["sql"] = path.read_text(encoding="utf-8").strip().rstrip(";")
+        view["sql"] = path.read_text(encoding="utf-8").rstrip().rstrip(";")
 
 
 def _say(file: Path, given: Any, where: Where, error: Any) -> str:

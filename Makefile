@@ -1,0 +1,40 @@
+# On a fresh clone each target sets up all that it needs: Python 3.11 or newer, Java 17 or 21 and make are enough.
+.PHONY: help demo test up down lint soak bench clean
+READY := .venv/.ready
+WEIR := .venv/bin/weir
+
+help:
+	@echo "make demo   run the shop for a day: stream, batch, comparison, report"
+	@echo "make test   check the code and run all tests"
+	@echo "make up     start Kafka on this machine and leave it running (make down stops it)"
+	@echo "make bench  measure the throughput against bare Spark"
+
+$(READY): prepare.py requirements.lock pyproject.toml ivy.xml
+	@python3 prepare.py
+
+demo: $(READY)
+	@$(WEIR) demo
+
+up: $(READY)
+	@$(WEIR) up
+
+down: $(READY)
+	@$(WEIR) down
+
+lint: $(READY)
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo
+
+test: lint
+	@.venv/bin/python -m pytest
+
+soak: $(READY)
+	@.venv/bin/python -m pytest -m soak
+
+bench: $(READY)
+	@.venv/bin/python benchmarks/throughput.py
+
+clean:
+	rm -rf .weir

@@ -1,0 +1,1 @@
+"""Everything that runs on Spark. Entry points end in _job.py."""

@@ -1,0 +1,140 @@
+"""Says what Spark would refuse, before anything runs: each cleansing expression, and each view as a batch and as a stream."""
+
+import argparse
+import re
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DateType, TimestampType
+
+from spark_jobs.entry import Call, one_line, run_job
+from spark_jobs.session import build_session
+from spark_jobs.stream_job import output_mode
+from spark_jobs.transform import accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows
+from weir.pipeline import Contract, Pipeline
+from weir.records import Outcome
+from weir.refusal import Refusal
+
+MESSAGE = "topic string, partition int, offset bigint, received_at timestamp, value binary"
+HOSTILE = {
+    "string": ["null", '""', '"abc"', '"-1"', '"9e999"', '"99999999999999999999999"', '"0"', '"\\u0000"', '" "', '"é,;\\n"', '"2026-13-45"'],
+    "number": ["null", "0", "-1", "9223372036854775807", "-9223372036854775808", "2147483647", "1", "127"],
+    "other": ["null"],
+}
+"""JSON values that a cleansing expression must survive, by the type in which the message is read."""
+
+
+def check(call: Call) -> Outcome:
+    """Analyse everything; all that is wrong is said at once."""
+    spark = build_session(f"weir {call.pipeline.name} check")
+    folder = call.options.pipelines / call.pipeline.name
+    wrong = [line for name in call.pipeline.sources for line in check_source(spark, call.pipeline, name)]
+    lines = []
+    if not wrong:
+        for view in call.pipeline.views:
+            found = check_view(spark, call.pipeline, view)
+            wrong += [f"{folder / f'{view}.sql'}{line}" for line in found if line.startswith(":")]
+            lines += [line for line in found if not line.startswith(":")]
+    if wrong:
+        raise Refusal("\n".join(w if str(folder) in w else f"{folder / 'pipeline.yaml'}: {w}" for w in wrong))
+    return Outcome(lines=lines)
+
+
+def check_source(spark: SparkSession, pipeline: Pipeline, name: str) -> list[str]:
+    """What is wrong with the contract: an expression that Spark does not know, or one that a row can kill."""
+    contract = pipeline.sources[name]
+    wrong = [f"{name}.columns.{column}: {line}" for column in contract.columns for line in _check_column(spark, contract, column)]
+    if not wrong:
+        try:
+            judged_rows(_messages(spark, [_hostile_message(contract, None, "null")]), contract).collect()
+        except PySparkException as error:
+            wrong.append(f"{name}: {one_line(error)}")
+    return wrong
+
+
+def _check_column(spark: SparkSession, contract: Contract, column: str) -> list[str]:
+    declared = contract.columns[column]
+    if declared.clean is None:
+        return []
+    kind = declared.wire_type if declared.wire_type == "string" else "number" if _is_number(declared.wire_type) else "other"
+    # Each column alone: the cleansing of the others is left out, so that a death has one culprit.
+    alone = contract.model_copy(
+        update={"columns": {n: c if n == column else c.model_copy(update={"clean": None}) for n, c in contract.columns.items()}}
+    )
+    messages = {json: _messages(spark, [_hostile_message(contract, column, json)]) for json in HOSTILE[kind]}
+    try:
+        cleaned = clean(decode(_messages(spark, [_hostile_message(contract, column, json) for json in HOSTILE[kind]]), alone), alone)
+        cleaned.select(column).collect()
+        return []
+    except PySparkException:
+        for json, message in messages.items():
+            try:
+                clean(decode(message, alone), alone).select(column).collect()
+            except PySparkException as error:
+                if not _is_analysis(error):
+                    return [f"`{declared.clean}` would kill the query at a message with {json}: {one_line(error)}"]
+                return [f"`{declared.clean}`: {one_line(error)}"]
+        raise
+
+
+def _is_analysis(error: PySparkException) -> bool:
+    return type(error).__name__ in ("AnalysisException", "ParseException")
+
+
+def _is_number(wire_type: str) -> bool:
+    return wire_type in ("tinyint", "smallint", "int", "bigint", "float", "double") or wire_type.startswith("decimal")
+
+
+def _hostile_message(contract: Contract, column: str | None, json: str) -> str:
+    values = {name: json if name == column else "null" for name in contract.columns}
+    return "{" + ",".join(f'"{name}":{value}' for name, value in values.items()) + "}"
+
+
+def _messages(spark: SparkSession, texts: list[str]) -> DataFrame:
+    rows = [(f"{number}", text) for number, text in enumerate(texts)]
+    values = ", ".join(f"({number}, unbase64('{_base64(text)}'))" for number, text in rows)
+    return spark.sql(f"SELECT 't' topic, 0 partition, bigint(n) offset, current_timestamp() received_at, v value FROM VALUES {values} AS x(n, v)")
+
+
+def _base64(text: str) -> str:
+    from base64 import b64encode
+
+    return b64encode(text.encode()).decode()
+
+
+def check_view(spark: SparkSession, pipeline: Pipeline, view: str) -> list[str]:
+    """Lines that start with ':' are errors (:line: what); others describe the view."""
+    declared = pipeline.views[view]
+    streams = {name: pipeline.streams[name] for name in pipeline.streams_of(view)}
+    try:
+        empty = spark.createDataFrame([], MESSAGE)
+        cells = compute_view(spark, pipeline, view, {n: accepted_rows(empty, s) for n, s in streams.items()})
+        if complaint := _check_shape(cells, declared.grain):
+            return [f":1: {complaint}"]
+        live = spark.readStream.format("rate").load().selectExpr("'t' topic", "0 partition", "value offset", "timestamp received_at", "binary('') value")
+        frames = {n: dedupe_stream(accepted_rows(live, s), s) for n, s in streams.items()}
+        mode = output_mode(compute_view(spark, pipeline, view, frames))
+    except Exception as error:
+        if not isinstance(error, PySparkException):
+            raise
+        line = re.search(r"line (\d+)", str(error))
+        return [f":{line.group(1) if line else 1}: as a {'stream' if 'streaming' in str(error).lower() else 'query'}: {one_line(error)}"]
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in cells.schema)
+    return [f"{view}: from {', '.join(streams)}; {mode} mode; {columns}"]
+
+
+def _check_shape(cells: DataFrame, grain: list[str]) -> str | None:
+    types = {field.name: field.dataType for field in cells.schema}
+    if missing := [column for column in grain if column not in types]:
+        return f"the grain names '{missing[0]}', which is not a column of the query ({', '.join(types)})"
+    if hidden := [column for column in types if column.startswith("_")]:
+        return f"column '{hidden[0]}': names that start with _ are Weir's own"
+    if len(types) != len(cells.columns):
+        return "two columns of the query have the same name"
+    if not isinstance(types[grain[0]], TimestampType | DateType):
+        return f"the first grain column '{grain[0]}' is the view's time and must be a timestamp or date, not {types[grain[0]].simpleString()}"
+    return None
+
+
+if __name__ == "__main__":
+    run_job(check, lambda parser: None)

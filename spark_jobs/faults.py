@@ -1,0 +1,23 @@
+"""Named points at which a test can make a driver die. They do nothing unless WEIR_FAULT is set: `phase:batch:action`."""
+
+import os
+import signal
+import time
+
+
+def fault_point(phase: str, batch: int) -> None:
+    """Die here if WEIR_FAULT names this phase and batch: kill9, raise, hang or enospc."""
+    if not (wanted := os.environ.get("WEIR_FAULT")):
+        return
+    at_phase, at_batch, action = wanted.split(":")
+    if (at_phase, int(at_batch)) != (phase, batch):
+        return
+    match action:
+        case "kill9":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            time.sleep(3_600)
+        case "enospc":
+            raise OSError(28, "No space left on device")
+        case _:
+            raise RuntimeError(f"fault injected at {phase}, batch {batch}")

@@ -1,0 +1,129 @@
+"""The batch layer of one pipeline and day: recompute from raw, replace, compare with the speed layer.
+
+1. read the day's raw messages, judge and rank them (once per stream)
+2. recompute each view with the same transform, replace the day
+3. compare speed with batch, cell by cell
+4. report
+"""
+
+import argparse
+import time
+from datetime import UTC, date, datetime, timedelta
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.entry import Call, run_job
+from spark_jobs.progress import read_progress
+from spark_jobs.reconcile import compare_cells
+from spark_jobs.session import build_session
+from spark_jobs.stream_job import with_day
+from spark_jobs.tables import create_table, exists, read, replace_day
+from spark_jobs.transform import compute_view, judged_rows, mark_first
+from weir.event_time import day_bounds, utc_now
+from weir.layout import view_query
+from weir.pipeline import Stream
+from weir.records import NightlyReport, Outcome, StreamDay, ViewComparison
+from weir.refusal import Refusal
+
+
+class Night:
+    """One recomputation of one day."""
+
+    def __init__(self, spark: SparkSession, call: Call, day: date) -> None:
+        self.spark, self.call, self.day = spark, call, day
+        self.start, self.end = day_bounds(day)
+        reaches = [view.reach for view in call.pipeline.views.values()]
+        self.reach = max(reaches, default=timedelta(0))
+        self.ranked = {name: self._ranked(name) for name in call.pipeline.sources}
+
+    def _ranked(self, source: str) -> DataFrame:
+        """Every message that can belong to the day, judged, the first of each identity marked. Kept for all views."""
+        path = self.call.lake.raw(self.call.pipeline.name, source)
+        if not exists(self.spark, path):
+            raise Refusal(f"nothing of '{source}' is archived yet in {path}: run `weir stream {self.call.pipeline.name}` first")
+        # An event may be ahead of its arrival by the future tolerance, so the day before can hold it; it never arrives later than now.
+        earliest = (self.start - self.reach - timedelta(days=1)).date()
+        raw = read(self.spark, path).filter(F.col("received_on") >= F.lit(earliest))
+        contract = self.call.pipeline.sources[source]
+        judged = judged_rows(raw, contract)
+        ranked = mark_first(judged, contract) if isinstance(contract, Stream) else judged.withColumn("_first", F.col("_accepted"))
+        return ranked.persist()
+
+    def count_stream(self, source: str) -> StreamDay:
+        """What became of the day's messages. One that is not accepted belongs to the day on which it came."""
+        occurred_at = self.call.pipeline.sources[source].occurred_at
+        belongs_to = F.when(F.col("_accepted"), F.col(occurred_at)).otherwise(F.col("received_at"))
+        own = self.ranked[source].filter((belongs_to >= F.lit(self.start)) & (belongs_to < F.lit(self.end)))
+        groups = own.groupBy("_undecodable", "_verdict", "_accepted", "_first").count().collect()
+        reasons: dict[str, int] = {}
+        for group in groups:
+            for reason in [f"undecodable:{group['_undecodable']}"] if group["_undecodable"] else group["_verdict"]:
+                reasons[reason] = reasons.get(reason, 0) + group["count"]
+        return StreamDay(
+            stream=source,
+            archived=_total(groups),
+            accepted=_total(g for g in groups if g["_accepted"] and g["_first"]),
+            duplicates=_total(g for g in groups if g["_accepted"] and not g["_first"]),
+            rejected=_total(g for g in groups if not g["_accepted"] and not g["_undecodable"]),
+            undecodable=_total(g for g in groups if g["_undecodable"]),
+            reasons=dict(sorted(reasons.items())),
+        )
+
+    def recompute_view(self, view: str) -> DataFrame:
+        """The day's cells from raw, put in the place of what the batch table had for this day."""
+        pipeline = self.call.pipeline
+        declared = pipeline.views[view]
+        frames = {}
+        for name in pipeline.streams_of(view):
+            stream = pipeline.streams[name]
+            occurred_at = F.col(stream.occurred_at)
+            near = (occurred_at >= F.lit(self.start - declared.reach)) & (occurred_at < F.lit(self.end + declared.reach))
+            frames[name] = self.ranked[name].filter("_first").filter(near).select(*stream.columns)
+        # Materialised before the day is cut out: Spark would push that filter below the merging of sessions, and cut them short.
+        cells = with_day(compute_view(self.spark, pipeline, view, frames), declared.time).localCheckpoint()
+        cells = cells.filter(F.col("_day") == F.lit(self.day))
+        table = self.call.lake.batch(pipeline.name, view, pipeline.fingerprint(view))
+        create_table(self.spark, table, cells.schema, "_day")
+        replace_day(cells, table, self.day)
+        return cells
+
+    def compare_view(self, view: str, batch: DataFrame) -> ViewComparison:
+        pipeline, lake = self.call.pipeline, self.call.lake
+        fingerprint = pipeline.fingerprint(view)
+        table = lake.speed(pipeline.name, view, fingerprint)
+        speed = read(self.spark, table).filter(F.col("_day") == F.lit(self.day)) if exists(self.spark, table) else None
+        checkpoint = lake.checkpoint(pipeline.name, view_query(view), fingerprint)
+        batches = read_progress(self.spark, lake.progress(pipeline.name), view_query(view), checkpoint)
+        watermark = datetime.fromtimestamp(batches[-1].watermark_ms / 1_000, UTC) if batches else self.start
+        return compare_cells(pipeline.views[view], view, fingerprint, speed, batch, watermark)
+
+
+def _total(groups: "list[Row] | object") -> int:
+    return sum(group["count"] for group in groups)  # type: ignore[attr-defined]
+
+
+def nightly(call: Call) -> Outcome:
+    began = time.monotonic()
+    spark = build_session(f"weir {call.pipeline.name} nightly")
+    night = Night(spark, call, call.options.day)
+    streams = [night.count_stream(name) for name in call.pipeline.sources]
+    views = [night.compare_view(name, night.recompute_view(name)) for name in call.pipeline.views]
+    report = NightlyReport(
+        pipeline=call.pipeline.name,
+        day=str(call.options.day),
+        written_at=utc_now(),
+        seconds=round(time.monotonic() - began, 1),
+        streams=streams,
+        views=views,
+    )
+    report.write(call.lake.nightly_report(call.pipeline.name, str(call.options.day)))
+    return Outcome(report=report)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--day", type=date.fromisoformat, required=True)
+
+
+if __name__ == "__main__":
+    run_job(nightly, _add_options)

@@ -1,0 +1,138 @@
+"""What each micro-batch of a query read, and the watermark in force: copied from the checkpoint's own offset log.
+
+Spark writes `offsets/<N>` before it runs batch N, so nothing is missing after a crash, as listener events are. It purges
+old files, so the log is copied into a table while the query runs.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from spark_jobs.tables import append_once, create_table, exists, read
+from weir.layout import app_id
+
+SCHEMA = StructType(
+    [
+        StructField("query", StringType()),
+        StructField("generation", StringType()),
+        StructField("batch", LongType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("from_offset", LongType()),
+        StructField("until_offset", LongType()),
+        StructField("watermark_ms", LongType()),
+        StructField("planned_at", TimestampType()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class BatchRange:
+    """The half-open range of offsets that one batch read of one partition. `generation` is the checkpoint's id."""
+
+    query: str
+    generation: str
+    batch: int
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    watermark_ms: int
+    planned_at: datetime
+
+
+def checkpoint_id(checkpoint: str) -> str:
+    """The id that Spark gave the checkpoint when it was new: another one after a reset."""
+    return str(json.loads((Path(checkpoint) / "metadata").read_text())["id"])
+
+
+def read_log(query: str, checkpoint: str, after_batch: int = -1) -> list[BatchRange]:
+    """The ranges of all batches after the given one that the checkpoint still knows."""
+    offsets = Path(checkpoint) / "offsets"
+    numbers = sorted(int(file.name) for file in offsets.glob("*") if file.name.isdigit())
+    wanted = [number for number in numbers if number > after_batch]
+    if not wanted:
+        return []
+    generation = checkpoint_id(checkpoint)
+    before = _initial_offsets(checkpoint) if wanted[0] == 0 else _offsets(offsets / str(wanted[0] - 1))
+    ranges: list[BatchRange] = []
+    for number in wanted:
+        until = _offsets(offsets / str(number))
+        ranges += _ranges(query, generation, number, before, until, _header(offsets / str(number)))
+        before = until
+    return ranges
+
+
+def _ranges(
+    query: str, generation: str, batch: int, before: dict[tuple[str, int], int], until: dict[tuple[str, int], int], header: dict[str, int]
+) -> Iterator[BatchRange]:
+    planned_at = datetime.fromtimestamp(header["batchTimestampMs"] / 1_000, UTC)
+    for (topic, partition), end in sorted(until.items()):
+        start = before.get((topic, partition), 0)
+        yield BatchRange(query, generation, batch, topic, partition, start, end, header["batchWatermarkMs"], planned_at)
+
+
+def _header(file: Path) -> dict[str, int]:
+    header: dict[str, int] = json.loads(file.read_text().splitlines()[1])
+    return header
+
+
+def _offsets(file: Path) -> dict[tuple[str, int], int]:
+    """The offsets up to which a batch read. A source that had nothing new yet stands there as '-'."""
+    return _by_partition(file.read_text().splitlines()[2:])
+
+
+def _initial_offsets(checkpoint: str) -> dict[tuple[str, int], int]:
+    files = sorted((Path(checkpoint) / "sources").glob("*/0"))
+    return _by_partition([file.read_text().splitlines()[-1] for file in files])
+
+
+def _by_partition(lines: list[str]) -> dict[tuple[str, int], int]:
+    read = [json.loads(line) for line in lines if line.startswith("{")]
+    return {(topic, int(partition)): offset for source in read for topic, part in source.items() for partition, offset in part.items()}
+
+
+class ProgressCopy:
+    """Copies one query's log into the pipeline's progress table, each batch once."""
+
+    def __init__(self, spark: SparkSession, pipeline: str, table: str, query: str, checkpoint: str) -> None:
+        self._spark, self._pipeline, self._table, self._query, self._checkpoint = spark, pipeline, table, query, checkpoint
+        create_table(spark, table, SCHEMA, "query")
+        self._copied: int | None = None
+
+    def copy(self) -> None:
+        """Append what the checkpoint has planned since the last call."""
+        if not (Path(self._checkpoint) / "metadata").exists():
+            return
+        if self._copied is None:
+            self._copied = self._last_copied()
+        if ranges := read_log(self._query, self._checkpoint, self._copied):
+            last = ranges[-1].batch
+            identity = app_id(self._pipeline, f"progress_{self._query}", checkpoint_id(self._checkpoint))
+            rows = self._spark.createDataFrame([astuple(r) for r in ranges], SCHEMA).coalesce(1)
+            append_once(rows, self._table, identity, last, {"query": self._query, "batches": [ranges[0].batch, last]})
+            self._copied = last
+
+    def _last_copied(self) -> int:
+        own = (F.col("query") == self._query) & (F.col("generation") == checkpoint_id(self._checkpoint))
+        row = read(self._spark, self._table).filter(own).agg(F.max("batch")).first()
+        return -1 if row is None or row[0] is None else int(row[0])
+
+
+def read_progress(spark: SparkSession, table: str, query: str, checkpoint: str) -> list[BatchRange]:
+    """All that is known of a query's batches in its present checkpoint: the table, and what the log has beyond it."""
+    if not (Path(checkpoint) / "metadata").exists():
+        return []
+    copied: list[BatchRange] = []
+    if exists(spark, table):
+        own = (F.col("query") == query) & (F.col("generation") == checkpoint_id(checkpoint))
+        rows = read(spark, table).filter(own).withColumn("planned_at", F.unix_micros("planned_at")).collect()
+        copied = [BatchRange(*row[:-1], planned_at=datetime.fromtimestamp(row[-1] / 1e6, UTC)) for row in rows]
+    last = max((r.batch for r in copied), default=-1)
+    return sorted(copied + read_log(query, checkpoint, last), key=lambda r: (r.batch, r.topic, r.partition))

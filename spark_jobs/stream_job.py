@@ -1,0 +1,289 @@
+"""The speed layer of one pipeline: archive and one query per view in one driver.
+
+1. take the lease, or be refused before Spark starts
+2. create the tables
+3. start the queries; each batch is: fence, write once, fence
+4. every two seconds: beat, copy progress, look for a stop request
+5. stop every query at a batch border, say how it ended
+"""
+
+import argparse
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.entry import Call, one_line, run_job
+from spark_jobs.faults import fault_point
+from spark_jobs.progress import ProgressCopy, checkpoint_id
+from spark_jobs.session import build_session
+from spark_jobs.tables import append_once, compact_speed, create_table
+from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
+from weir.event_time import utc_now
+from weir.layout import ARCHIVE_FORMAT, app_id, archive_query, view_query
+from weir.records import Control, Heartbeat, Identity, Lease, Outcome, QueryPulse
+from weir.refusal import Refusal
+from weir.stack import missing_topics
+from weir.supervision import Leave, decide_lease
+
+BEAT_SECONDS = 2
+COPY_PROGRESS_SECONDS = 30
+ARCHIVE_TRIGGER_SECONDS = 10
+"""An archive of many small files is slow to read; ten seconds keep it at a few thousand a day."""
+MAX_BATCH_MESSAGES = 200_000
+"""A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
+COMPACT_EVERY_BATCHES = 20
+STOP_SECONDS = 60
+
+Sink = Callable[[DataFrame, int], None]
+
+
+class LeaseLost(Exception):
+    """Another driver has taken over: nothing more may be written."""
+
+
+class StopAtBorder(Exception):
+    """A stop was requested before this batch wrote anything; it will run again after the next start."""
+
+
+class Driver:
+    """One generation of a pipeline's speed layer."""
+
+    def __init__(self, call: Call, lease: Lease, control: Control) -> None:
+        self.call, self.lease, self.control = call, lease, control
+        self.stopping = threading.Event()
+        self.queries: dict[str, StreamingQuery] = {}
+        self.copies: list[ProgressCopy] = []
+        self.spark: SparkSession
+
+    # Steps 2 and 3
+
+    def start(self) -> None:
+        """Create the tables and start every query."""
+        pipeline, options = self.call.pipeline, self.call.options
+        self.beat("starting")
+        self.spark = build_session(f"weir {pipeline.name} stream")
+        self.beat("starting")
+        if not options.no_archive:
+            for name in pipeline.sources:
+                self._start_archive(name)
+                self.beat("starting")
+        for name in options.views.split(",") if options.views else pipeline.views:
+            self._start_view(name)
+            self.beat("starting")
+
+    def _start_archive(self, source: str) -> None:
+        name, lake = self.call.pipeline.name, self.call.lake
+        query, table = archive_query(source), lake.raw(self.call.pipeline.name, source)
+        messages = self._messages(self.call.pipeline.sources[source].topic).withColumn("received_on", F.to_date("received_at"))
+        create_table(self.spark, table, messages.schema, "received_on")
+        checkpoint = lake.checkpoint(name, query, ARCHIVE_FORMAT)
+        self._start_query(query, messages, "append", checkpoint, ARCHIVE_TRIGGER_SECONDS, self._sink(query, checkpoint, table))
+
+    def _start_view(self, view: str) -> None:
+        pipeline, lake = self.call.pipeline, self.call.lake
+        query, fingerprint = view_query(view), pipeline.fingerprint(view)
+        table = lake.speed(pipeline.name, view, fingerprint)
+        checkpoint = lake.checkpoint(pipeline.name, query, fingerprint)
+        cells = with_day(self._speed_cells(view), pipeline.views[view].time)
+        columns = cells.withColumn("_generation", F.lit(0)).withColumn("_batch", F.lit(0).cast("bigint"))
+        create_table(self.spark, table, columns.schema, "_day")
+        write = self._sink(query, checkpoint, table)
+
+        def write_cells(frame: DataFrame, batch: int) -> None:
+            told = frame.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
+            write(told, batch)
+            if batch % COMPACT_EVERY_BATCHES == COMPACT_EVERY_BATCHES - 1:
+                compact_speed(self.spark, table, pipeline.views[view].grain)
+
+        self._start_query(query, cells, output_mode(cells), checkpoint, self.call.options.trigger_seconds, write_cells)
+        self.copies.append(ProgressCopy(self.spark, pipeline.name, lake.progress(pipeline.name), query, checkpoint))
+
+    def _speed_cells(self, view: str) -> DataFrame:
+        pipeline = self.call.pipeline
+        frames = {
+            name: dedupe_stream(accepted_rows(self._messages(pipeline.streams[name].topic), pipeline.streams[name]), pipeline.streams[name])
+            for name in pipeline.streams_of(view)
+        }
+        return compute_view(self.spark, pipeline, view, frames)
+
+    def _messages(self, topic: str) -> DataFrame:
+        """The topic from its start, as raw rows. Lost offsets end the query: going on would be silent loss."""
+        return (
+            self.spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.call.kafka)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", "true")
+            .option("maxOffsetsPerTrigger", self.call.options.max_batch)
+            .option("groupIdPrefix", f"weir-{self.call.pipeline.name}")
+            .load()
+            .selectExpr("topic", "partition", "offset", "timestamp AS received_at", "key", "value", "headers")
+        )
+
+    def _start_query(self, name: str, frame: DataFrame, mode: str, checkpoint: str, every_seconds: float, sink: Sink) -> None:
+        writer = frame.writeStream.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint).foreachBatch(sink)
+        once = self.call.options.once
+        trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_seconds} seconds")
+        self.queries[name] = trigger.start()
+
+    def _sink(self, query: str, checkpoint: str, table: str) -> Sink:
+        """Append a batch to the table exactly once, as long as this driver holds the lease."""
+
+        def write(frame: DataFrame, batch: int) -> None:
+            if self.stopping.is_set():
+                raise StopAtBorder
+            self.check_lease()
+            fault_point(f"before_write.{query}", batch)
+            identity = app_id(self.call.pipeline.name, query, checkpoint_id(checkpoint))
+            append_once(frame, table, identity, batch, {"query": query, "batch": batch, "generation": self.lease.generation})
+            fault_point(f"after_write.{query}", batch)
+            self.check_lease()
+
+        return write
+
+    def check_lease(self) -> None:
+        lease = self.control.lease()
+        if lease != self.lease:
+            raise LeaseLost(f"generation {self.lease.generation} has been replaced by generation {lease.generation if lease else '?'}")
+
+    # Steps 4 and 5
+
+    def watch(self) -> str | None:
+        """Beat until a stop is requested or all queries have ended. Returns the error of a query that failed."""
+        next_copy = time.monotonic() + COPY_PROGRESS_SECONDS
+        while not self.stopping.is_set():
+            self.check_lease()
+            if failed := self._failure():
+                return failed
+            if not any(query.isActive for query in self.queries.values()):
+                return None
+            request = self.control.stop_request()
+            if request and request.generation >= self.lease.generation:
+                break
+            self.beat("running")
+            if time.monotonic() >= next_copy:
+                self._copy_progress()
+                next_copy = time.monotonic() + COPY_PROGRESS_SECONDS
+            self.stopping.wait(BEAT_SECONDS)
+        return None
+
+    def stop(self) -> None:
+        """Stop each query between two batches. What does not come to a border in time is cut; its batch runs again."""
+        self.stopping.set()
+        deadline = time.monotonic() + STOP_SECONDS
+        for query in self.queries.values():
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                self.beat("stopping")
+                time.sleep(0.2)
+            query.stop()
+        self._copy_progress()
+
+    def beat(self, state: Any, error: str | None = None) -> None:
+        pulses = {name: _pulse(query) for name, query in self.queries.items()}
+        self.control.beat(
+            Heartbeat(
+                holder=self.lease.holder, generation=self.lease.generation, state=state, written_at=utc_now(), error=error, queries=pulses
+            )
+        )
+
+    def _copy_progress(self) -> None:
+        for copy in self.copies:
+            copy.copy()
+
+    def _failure(self) -> str | None:
+        for name, query in self.queries.items():
+            if error := query.exception():
+                if "LeaseLost" in str(error):
+                    raise LeaseLost(one_line(error))
+                return f"{name}: {one_line(error)}"
+        return None
+
+
+def with_day(cells: DataFrame, time_column: str) -> DataFrame:
+    """Cells with `_day`, the UTC day of their time: what tables of cells are partitioned by."""
+    return cells.withColumn("_day", F.to_date(F.col(time_column)))
+
+
+def output_mode(cells: DataFrame) -> str:
+    """'update' where Spark allows it for this query, else 'append': sessions and some joins are only told when closed."""
+    jvm = cells.sparkSession._jvm
+    assert jvm is not None
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    try:
+        checker.checkForStreaming(cells._jdf.queryExecution().analyzed(), jvm.org.apache.spark.sql.streaming.OutputMode.Update())
+        return "update"
+    except Exception:
+        checker.checkForStreaming(cells._jdf.queryExecution().analyzed(), jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+        return "append"
+
+
+def _pulse(query: StreamingQuery) -> QueryPulse:
+    progress: Any = query.lastProgress
+    if progress is None:
+        return QueryPulse(batch=None, rows_per_second=0, behind=0, until={}, watermark=None, state_rows=0, state_bytes=0)
+    sources, states = progress["sources"], progress["stateOperators"]
+    ends = [s["endOffset"] for s in sources if isinstance(s["endOffset"], dict)]
+    watermark = progress["eventTime"].get("watermark")
+    return QueryPulse(
+        batch=progress["batchId"],
+        rows_per_second=round(float(progress["processedRowsPerSecond"] or 0), 1),
+        behind=int(sum(float(s["metrics"].get("maxOffsetsBehindLatest") or 0) for s in sources)),
+        until={f"{topic}/{p}": offset for end in ends for topic, part in end.items() for p, offset in part.items()},
+        watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark,
+        state_rows=sum(s["numRowsTotal"] for s in states),
+        state_bytes=sum(s["memoryUsedBytes"] for s in states),
+    )
+
+
+def take_lease(control: Control) -> Lease:
+    """Become the pipeline's one driver, or refuse."""
+    lease, now = control.lease(), utc_now()
+    dead = lease is not None and lease.holder.is_on_this_host() and not lease.holder.is_alive()
+    decision = decide_lease(lease, control.heartbeat(), dead, now)
+    if isinstance(decision, Leave):
+        raise Refusal(f"{control.folder.name} already has a driver: {decision.reason}; stop it with `weir stream {control.folder.name} --stop`")
+    taken = control.take_lease(decision.generation, Identity.of_this_process())
+    if taken is None:
+        raise Refusal(f"{control.folder.name} already has a driver: another one took generation {decision.generation} just now")
+    print(f"generation {decision.generation}: {decision.reason}", flush=True)
+    return taken
+
+
+def stream(call: Call) -> Outcome:
+    if missing := missing_topics(call.kafka, [source.topic for source in call.pipeline.sources.values()]):
+        raise Refusal(f"topic {', '.join(missing)} is not on {call.kafka}: run `weir up`, or create it there")
+    control = Control(call.lake.control(call.pipeline.name))
+    driver = Driver(call, take_lease(control), control)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: driver.stopping.set())
+    try:
+        driver.start()
+        error = driver.watch()
+        driver.stop()
+    except LeaseLost as lost:
+        return Outcome(failure=f"stopped at once: {lost}")
+    except Exception as failure:
+        driver.beat("failed", one_line(failure))
+        raise
+    driver.beat("failed" if error else "stopped", error)
+    return Outcome(failure=error)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="read what is there, then stop")
+    parser.add_argument("--views", default="", help="only these views, separated by commas")
+    parser.add_argument("--no-archive", action="store_true")
+    parser.add_argument("--trigger-seconds", type=float, default=1)
+    parser.add_argument("--max-batch", type=int, default=MAX_BATCH_MESSAGES)
+
+
+if __name__ == "__main__":
+    run_job(stream, _add_options)

@@ -1,0 +1,165 @@
+"""decode → clean → judge → dedupe → view: the one transform of stream, micro-batch and batch.
+
+Each step takes a frame and gives a frame, streaming or not. No row can make a step fail, and none is dropped in
+silence: what cannot be read carries its reason in `_undecodable`, what breaks a rule carries the rule in `_verdict`.
+"""
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from quality.verdict import Rule, broken_by, is_accepted, verdict
+from weir.event_time import FUTURE_TOLERANCE, format_duration
+from weir.pipeline import COORDINATES, Contract, Pipeline, Stream, Table
+
+_END_KEY = "\x01"
+_BLANKS = " \t\r\n"
+_DAY = r"(?!0000|9999)\d{4}-\d\d-\d\d"
+_TIMESTAMP = rf"^{_DAY}[T ]\d\d:\d\d(:\d\d(\.\d{{1,9}})?)?(Z|[+-]\d\d:\d\d)$"
+"""A time needs its zone: without one Spark takes the session's, and a bare number for a year like 57971."""
+
+
+def accepted_rows(messages: DataFrame, contract: Stream | Table) -> DataFrame:
+    """The declared columns of the messages that pass, nothing else."""
+    judged = judge(clean(decode(messages, contract), contract), contract)
+    return judged.filter("_accepted").select(*contract.columns)
+
+
+def judged_rows(messages: DataFrame, contract: Stream | Table) -> DataFrame:
+    """Every message with its coordinates, columns, `_undecodable`, `_verdict` and `_accepted`."""
+    return judge(clean(decode(messages, contract), contract), contract)
+
+
+def decode(messages: DataFrame, contract: Contract) -> DataFrame:
+    """Read each message's JSON by the contract. Adds `_wire`, `_undecodable`, `_missing` and `_unknown`.
+
+    Spark's reader flags what it cannot parse, but says nothing of a second document, a key that stands twice, missing or
+    unknown fields. So the keys are read once more from the message with a last key of our own put into it: if that key
+    does not come out as the last one, the document ended earlier.
+    """
+    fields = ", ".join(f"`{name}` {column.wire_type}" for name, column in contract.columns.items())
+    options = {"columnNameOfCorruptRecord": "_corrupt", "allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
+    text = F.col("value").cast("string")
+    trimmed = F.btrim(text, F.lit(_BLANKS))
+    marked = F.concat(F.substring(trimmed, F.lit(1), F.length(trimmed) - 1), F.lit(f',"{_END_KEY}":0}}'))
+    return (
+        messages.withColumn("_wire", F.from_json(text, f"{fields}, _corrupt string", options))
+        .withColumn("_keys", F.json_object_keys(marked))
+        .withColumn("_undecodable", _undecodable(text, trimmed, contract))
+        .withColumn("_missing", _has_missing_field(contract))
+        .withColumn("_unknown", _has_unknown_field(contract))
+        .select(*COORDINATES, "_wire", "_undecodable", "_missing", "_unknown")
+    )
+
+
+def _undecodable(text: Column, trimmed: Column, contract: Contract) -> Column:
+    keys = F.col("_keys")
+    corrupt = F.col("_wire").isNull() | F.col("_wire._corrupt").isNotNull()
+    invalid = ~F.is_valid_utf8(text)
+    return (
+        F.when(_has_declared_keys(contract) & ~corrupt & ~invalid, F.lit(None).cast("string"))
+        .when(F.col("value").isNull(), "tombstone")
+        .when(F.length(trimmed) == 0, "empty")
+        .when(invalid, "not_utf8")
+        .when(corrupt, F.when(F.element_at(keys, -1) == _END_KEY, "wrong_type").otherwise("not_json"))
+        .when(keys.isNull(), F.when(trimmed.rlike(r"^\{\s*\}$"), "empty").otherwise("trailing_data"))
+        .when(F.element_at(keys, -1) != _END_KEY, "trailing_data")
+        .when(F.size(F.array_distinct(keys)) != F.size(keys), "duplicate_key")
+    )
+
+
+def _has_declared_keys(contract: Contract) -> Column:
+    """The usual message: just the declared keys in the declared order. Asked first because it is cheap."""
+    return F.col("_keys") == _strings([*contract.columns, _END_KEY])
+
+
+def _has_missing_field(contract: Contract) -> Column:
+    required = [name for name, column in contract.columns.items() if not column.optional]
+    missing = F.array_except(_strings(required), F.col("_keys"))
+    return F.when(_has_declared_keys(contract), False).otherwise(F.size(missing) > 0)
+
+
+def _has_unknown_field(contract: Contract) -> Column:
+    if contract.unknown_fields == "ignore":
+        return F.lit(False)
+    unknown = F.array_except(F.col("_keys"), _strings([*contract.columns, _END_KEY]))
+    return F.when(_has_declared_keys(contract), False).otherwise(F.size(unknown) > 0)
+
+
+def _strings(words: list[str]) -> Column:
+    return F.array(*map(F.lit, words)) if words else F.array().cast("array<string>")
+
+
+def clean(decoded: DataFrame, contract: Contract) -> DataFrame:
+    """Apply the declared expressions, all to the message's own values, and read times. Adds `_unreadable_<column>`."""
+    wire = decoded.select(*COORDINATES, "_undecodable", "_missing", "_unknown", "_wire.*")
+    cleaned = {name: F.expr(column.clean) if column.clean else F.col(name) for name, column in contract.columns.items()}
+    times = {name: _parsed_time(cleaned[name], column.type) for name, column in contract.columns.items() if column.is_parsed_time}
+    values = {name: times.get(name, cleaned[name].try_cast(column.type)) for name, column in contract.columns.items()}
+    unreadable = {name: cleaned[name].isNotNull() & time.isNull() for name, time in times.items()}
+    return wire.select(
+        *COORDINATES,
+        "_undecodable",
+        "_missing",
+        "_unknown",
+        *(value.alias(name) for name, value in values.items()),
+        *(value.alias(_unreadable(name)) for name, value in unreadable.items()),
+    )
+
+
+def _unreadable(column: str) -> str:
+    return f"_unreadable_{column}"
+
+
+def _parsed_time(text: Column, sql_type: str) -> Column:
+    form = _TIMESTAMP if sql_type == "timestamp" else rf"^{_DAY}$"
+    return F.when(text.rlike(form), text.try_cast(sql_type))
+
+
+def judge(cleaned: DataFrame, contract: Stream | Table) -> DataFrame:
+    """Add `_verdict` (the rules a row breaks) and `_accepted`. An undecodable message has no verdict and is not accepted."""
+    rules = _built_in_rules(contract) + [broken_by(expectation) for expectation in contract.expectations]
+    decodable = F.col("_undecodable").isNull()
+    return cleaned.withColumn("_verdict", F.when(decodable, verdict(rules))).withColumn("_accepted", decodable & is_accepted(rules))
+
+
+def _built_in_rules(contract: Stream | Table) -> list[Rule]:
+    ahead = F.col(contract.occurred_at) > F.col("received_at") + F.expr(f"INTERVAL {format_duration(FUTURE_TOLERANCE)}")
+    absent = F.col(contract.occurred_at).isNull()
+    if contract.columns[contract.occurred_at].is_parsed_time:
+        absent = absent & ~F.col(_unreadable(contract.occurred_at))
+    rules = [
+        ("contract:no_missing_field", F.col("_missing")),
+        ("contract:no_unknown_field", F.col("_unknown")),
+        ("identity:be_present", F.col(contract.identity).isNull()),
+        ("occurred_at:be_present", absent),
+        ("occurred_at:not_be_future", ahead),
+    ]
+    for name, column in contract.columns.items():
+        if column.is_parsed_time:
+            rules.append((f"{name}:be_readable", F.col(_unreadable(name))))
+        if column.type in ("float", "double"):
+            rules.append((f"{name}:be_finite", F.isnan(name) | F.abs(name).eqNullSafe(F.lit(float("inf")))))
+    return rules
+
+
+def dedupe_stream(accepted: DataFrame, stream: Stream) -> DataFrame:
+    """The first of each identity. It is the first stateful operator of every view, so it alone decides what is late."""
+    return accepted.withWatermark(stream.occurred_at, format_duration(stream.lateness)).dropDuplicatesWithinWatermark([stream.identity])
+
+
+def mark_first(judged: DataFrame, stream: Stream) -> DataFrame:
+    """Add `_first`: whether a row is accepted and the first of its identity by received_at, partition, offset.
+
+    The exact form of dedupe_stream, without lateness, for closed frames only.
+    """
+    place = F.concat_ws("/", "topic", "partition", "offset")
+    identity = F.when(F.col("_accepted"), F.concat(F.lit("="), F.col(stream.identity))).otherwise(place)
+    order = Window.partitionBy("_accepted", identity).orderBy("received_at", "partition", "offset")
+    return judged.withColumn("_first", F.col("_accepted") & (F.row_number().over(order) == 1))
+
+
+def compute_view(spark: SparkSession, pipeline: Pipeline, view: str, streams: dict[str, DataFrame]) -> DataFrame:
+    """Run the view's SQL over the given frames, each under its stream's name."""
+    for name, frame in streams.items():
+        frame.createOrReplaceTempView(name)
+    return spark.sql(pipeline.views[view].sql)

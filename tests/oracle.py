@@ -1,0 +1,209 @@
+"""The shop once more in plain Python: what each message is, and what each view says. Written from the words of the
+declaration, sharing no code with it, so that both would have to be wrong in the same way."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any
+
+Row = dict[str, Any]
+Cells = dict[tuple[Any, ...], tuple[Any, ...]]
+"""Grain value → the other values, in the order of the SQL."""
+
+
+@dataclass(frozen=True)
+class Message:
+    topic: str
+    partition: int
+    offset: int
+    received_at: datetime
+    value: bytes | None
+
+
+class Undecodable(Exception):
+    pass
+
+
+class Rejected(Exception):
+    pass
+
+
+def fate_of(stream: str, message: Message) -> tuple[str, Row | None]:
+    """('accepted', its row), ('rejected', None) or ('undecodable', None)."""
+    try:
+        return "accepted", _STREAMS[stream](_document(message.value), message.received_at)
+    except Undecodable:
+        return "undecodable", None
+    except Rejected:
+        return "rejected", None
+
+
+def first_of_each(stream: str, messages: Iterable[Message]) -> list[tuple[Message, Row]]:
+    """The accepted messages without duplicates: of each identity the first that arrived."""
+    accepted = [(m, row) for m in messages for fate, row in [fate_of(stream, m)] if fate == "accepted" and row is not None]
+    first: dict[str, tuple[Message, Row]] = {}
+    for message, row in sorted(accepted, key=lambda pair: (pair[0].received_at, pair[0].partition, pair[0].offset)):
+        first.setdefault(row["identity"], (message, row))
+    return list(first.values())
+
+
+# What a message is
+
+
+def _document(value: bytes | None) -> Row:
+    if value is None:
+        raise Undecodable
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Undecodable from None
+    if text.startswith("\ufeff"):
+        raise Undecodable
+
+    def no_constant(_: str) -> None:
+        raise Undecodable
+
+    def no_key_twice(pairs: list[tuple[str, Any]]) -> Row:
+        if len({key for key, _ in pairs}) != len(pairs):
+            raise Undecodable
+        return dict(pairs)
+
+    try:
+        document = json.loads(text, parse_constant=no_constant, object_pairs_hook=no_key_twice)
+    except ValueError:
+        raise Undecodable from None
+    if not isinstance(document, dict) or not document:
+        raise Undecodable
+    return document
+
+
+def _fields(document: Row, types: dict[str, str], optional: frozenset[str] = frozenset()) -> Row:
+    for name, kind in types.items():
+        value = document.get(name)
+        if value is None:
+            continue
+        if kind == "integer" and (type(value) is not int or not -(2**63) <= value < 2**63):
+            raise Undecodable
+        if kind == "small" and (type(value) is not int or not -(2**31) <= value < 2**31):
+            raise Undecodable
+    if set(document) - set(types) or set(types) - set(document) - optional:
+        raise Rejected
+    return {name: _text(document.get(name)) if types[name] == "text" else document.get(name) for name in types}
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _time(text: Any, received_at: datetime) -> datetime:
+    form = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)"
+    if not isinstance(text, str) or not re.fullmatch(form, text) or text[:4] in ("0000", "9999"):
+        raise Rejected
+    try:
+        occurred_at = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise Rejected from None
+    if occurred_at > received_at + timedelta(minutes=5):
+        raise Rejected
+    return occurred_at
+
+
+def _money(text: str | None) -> Decimal:
+    try:
+        amount = Decimal((text or "").replace(",", "").strip()).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    except InvalidOperation:
+        raise Rejected from None
+    if not 0 <= amount <= 100_000:
+        raise Rejected
+    return amount
+
+
+def _must(condition: object) -> None:
+    if not condition:
+        raise Rejected
+
+
+def _order(document: Row, received_at: datetime) -> Row:
+    types = {"order_id": "text", "customer_id": "integer", "country": "text", "amount": "text", "currency": "text", "ordered_at": "text"}
+    row = _fields(document, types)
+    _must(row["order_id"] is not None)
+    country = "ZZ" if row["country"] is None else row["country"].strip(" ").upper()
+    currency = None if row["currency"] is None else row["currency"].strip(" ").upper()
+    _must(re.fullmatch("[A-Z]{2}", country))
+    _must(currency in (None, "EUR", "USD", "GBP"))
+    at = _time(row["ordered_at"], received_at)
+    return {"identity": row["order_id"], "at": at, "country": country, "amount": _money(row["amount"])}
+
+
+def _payment(document: Row, received_at: datetime) -> Row:
+    row = _fields(document, {"payment_id": "text", "order_id": "text", "method": "text", "amount": "text", "paid_at": "text"})
+    _must(row["payment_id"] is not None and row["order_id"] is not None)
+    method = None if row["method"] is None else row["method"].strip(" ").lower()
+    _must(method in (None, "card", "invoice", "wallet"))
+    return {"identity": row["payment_id"], "at": _time(row["paid_at"], received_at), "method": method, "amount": _money(row["amount"])}
+
+
+def _search(document: Row, received_at: datetime) -> Row:
+    types = {"search_id": "text", "customer_id": "integer", "term": "text", "results": "small", "searched_at": "text"}
+    row = _fields(document, types)
+    _must(row["search_id"] is not None and row["term"] is not None)
+    _must(re.fullmatch(".{1,80}", re.sub(" +", " ", row["term"].strip(" ")).lower()))
+    _must(row["results"] is None or row["results"] >= 0)
+    return {"identity": row["search_id"], "at": _time(row["searched_at"], received_at)}
+
+
+def _click(document: Row, received_at: datetime) -> Row:
+    types = {"click_id": "text", "search_id": "text", "customer_id": "integer", "page": "text", "clicked_at": "text"}
+    row = _fields(document, types, optional=frozenset({"search_id"}))
+    _must(row["click_id"] is not None and row["customer_id"] is not None)
+    _must(row["page"] is None or row["page"].strip(" ").split("?")[0].lower().startswith("/"))
+    return {"identity": row["click_id"], "at": _time(row["clicked_at"], received_at), "customer_id": row["customer_id"]}
+
+
+_STREAMS: dict[str, Callable[[Row, datetime], Row]] = {"orders": _order, "payments": _payment, "searches": _search, "clicks": _click}
+
+# What the views say
+
+
+def revenue_per_minute(orders: Iterable[Row]) -> Cells:
+    cells: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, Decimal(0)])
+    for order in orders:
+        cell = cells[order["at"].replace(second=0, microsecond=0), order["country"]]
+        cell[0] += 1
+        cell[1] += order["amount"]
+    return {grain: tuple(values) for grain, values in cells.items()}
+
+
+def payments_per_hour(payments: Iterable[Row]) -> Cells:
+    cells: dict[tuple[Any, ...], list[Decimal]] = defaultdict(list)
+    for payment in payments:
+        cells[payment["at"].replace(minute=0, second=0, microsecond=0), payment["method"]].append(payment["amount"])
+    return {grain: (len(amounts), sum(amounts), max(amounts)) for grain, amounts in cells.items()}
+
+
+def visits(clicks: Iterable[Row]) -> Cells:
+    times: dict[int, list[datetime]] = defaultdict(list)
+    for click in clicks:
+        times[click["customer_id"]].append(click["at"])
+    cells: Cells = {}
+    for customer, own in times.items():
+        visit: list[datetime] = []
+        for at in sorted(own):
+            if visit and at > visit[-1] + timedelta(minutes=30):
+                cells[visit[0], customer] = (len(visit), visit[0], visit[-1])
+                visit = []
+            visit.append(at)
+        cells[visit[0], customer] = (len(visit), visit[0], visit[-1])
+    return cells
+
+
+VIEWS: dict[str, tuple[str, Callable[[Iterable[Row]], Cells]]] = {
+    "revenue_per_minute": ("orders", revenue_per_minute),
+    "payments_per_hour": ("payments", payments_per_hour),
+    "visits": ("clicks", visits),
+}
+"""View → the stream it reads and its truth."""

@@ -1,0 +1,296 @@
+"""The `weir` command. Each command prints for people and, with --json, for programs; a refusal is one line and exit code 2."""
+
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from weir import screens, stack
+from weir.event_time import utc_now
+from weir.generator import Shares, load_produce
+from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
+from weir.layout import Home
+from weir.loader import load_named, load_pipelines
+from weir.pipeline import Pipeline
+from weir.produce import plan_events, send_events
+from weir.records import Control, NightlyReport
+from weir.refusal import Refusal
+from weir.serving import answer_query
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object for programs")]
+PipelineName = Annotated[str, typer.Argument(help="the pipeline's name: its folder below pipelines/")]
+Day = Annotated[datetime | None, typer.Option("--day", formats=["%Y-%m-%d"], help="the day (UTC), default yesterday")]
+KafkaPort = Annotated[int | None, typer.Option("--kafka-port", help="default: the last one, or any free port")]
+
+
+def main() -> None:
+    try:
+        app()
+    except Refusal as refusal:
+        err.print(f"weir: {refusal}", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except JobFailed as failure:
+        err.print(f"weir: {failure}", markup=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@app.command()
+def check(
+    pipeline: Annotated[str | None, typer.Argument(help="one pipeline, default all")] = None,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="only the declaration, not what Spark says of its SQL")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with the declarations, before anything runs."""
+    home = Home.from_environment()
+    pipelines = {pipeline: load_named(home.pipelines, pipeline)} if pipeline else load_pipelines(home.pipelines)
+    if not pipelines:
+        raise Refusal(f"{home.pipelines}: holds no pipeline (a folder with a pipeline.yaml)")
+    lines: dict[str, list[str]] = {}
+    for name in pipelines:
+        lines[name] = [] if no_spark else _run(Job(home, "check_job", name), f"Spark reads {name}").lines
+    if as_json:
+        _print_json({name: {"ok": True, "views": found} for name, found in lines.items()})
+        return
+    for name, found in lines.items():
+        declared = pipelines[name]
+        out.print(f"[green]✓[/] {name}: {len(declared.streams)} streams, {len(declared.tables)} tables, {len(declared.views)} views")
+        for line in found:
+            out.print(f"    {line}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def jars() -> None:
+    """Fetch the jars of ivy.xml, once, into the cache."""
+    with err.status("fetching the jars of ivy.xml") as status:
+        folder = stack.fetch_jars(say=status.update)
+    out.print(f"{sum(1 for _ in folder.rglob('*.jar'))} jars in {folder}", soft_wrap=True)
+
+
+@app.command()
+def up(kafka_port: KafkaPort = None, as_json: AsJson = False) -> None:
+    """Start Kafka on this machine with the topics of all pipelines, and leave it running."""
+    home = Home.from_environment()
+    pipelines = load_pipelines(home.pipelines)
+    with err.status("starting Kafka") as status:
+        stack.fetch_jars(say=status.update)
+        stack.start_kafka(home, kafka_port, say=status.update)
+        for pipeline in pipelines.values():
+            _create_topics(home, pipeline)
+    _show_status(home, as_json)
+
+
+@app.command()
+def down() -> None:
+    """Stop what `weir up` and `weir stream` started here, and nothing else. The data stays."""
+    home = Home.from_environment()
+    for name in load_pipelines(home.pipelines):
+        with err.status(f"stopping the stream of {name}"):
+            if stop_stream(home, name, "weir down"):
+                out.print(f"stopped the stream of {name}")
+    with err.status("stopping Kafka") as status:
+        stopped = stack.stop_kafka(home, say=status.update)
+    out.print("stopped Kafka" if stopped else "Kafka was not running")
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Show the parts that run here: Kafka, and each pipeline's stream."""
+    _show_status(Home.from_environment(), as_json)
+
+
+def _show_status(home: Home, as_json: bool) -> None:
+    kafka = stack.kafka_state(home)
+    beats = {name: Control(home.lake.control(name)).heartbeat() for name in load_pipelines(home.pipelines)}
+    states = {name: _stream_state(home, name) for name in beats}
+    if as_json:
+        streams = {name: {"state": states[name], "heartbeat": beat and beat.model_dump(mode="json")} for name, beat in beats.items()}
+        _print_json({"kafka": kafka.model_dump(mode="json"), "streams": streams, "lake": home.lake.root})
+        return
+    where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
+    word = "running" if kafka.healthy else "not answering" if kafka.running else "stopped"
+    rows = [("Kafka", f"{word} ({where})"), ("lake", home.lake.root)]
+    out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in states.items())]))
+    for name, beat in beats.items():
+        if beat and states[name] == "running":
+            out.print(screens.heartbeat_table(name, beat))
+
+
+def _stream_state(home: Home, pipeline: str) -> str:
+    """The state that the driver last told; one that died without a word is dead."""
+    beat = Control(home.lake.control(pipeline)).heartbeat()
+    if beat is None:
+        return "never started"
+    is_over = beat.state in ("stopped", "failed")
+    if not is_over and beat.holder.is_on_this_host() and not beat.holder.is_alive():
+        return f"dead (process {beat.holder.pid} is gone; it was {beat.state}): start it again with `weir stream {pipeline}`"
+    return f"{beat.state}: {beat.error}" if beat.error else beat.state
+
+
+@app.command()
+def produce(
+    pipeline: PipelineName = "shop",
+    day: Day = None,
+    events: Annotated[int, typer.Option(help="how many, duplicates come on top", min=1)] = 20_000,
+    rate: Annotated[float | None, typer.Option(help="events a second, default as fast as possible")] = None,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same events")] = 1,
+    dirty: Annotated[float | None, typer.Option(help="share of dirty messages", min=0, max=1)] = None,
+    late: Annotated[float | None, typer.Option(help="share of late ones", min=0, max=1)] = None,
+    duplicate: Annotated[float | None, typer.Option(help="share of duplicates", min=0, max=1)] = None,
+    out_of_order: Annotated[float | None, typer.Option(help="share out of order, but in time", min=0, max=1)] = None,
+    skewed: Annotated[float | None, typer.Option(help="share with a wrong clock", min=0, max=1)] = None,
+    future: Annotated[float | None, typer.Option(help="share from the future", min=0, max=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send simulated events of a day, and keep a file of what was acknowledged."""
+    home = Home.from_environment()
+    declared = load_named(home.pipelines, pipeline)
+    given = {"dirty": dirty, "late": late, "duplicate": duplicate, "out_of_order": out_of_order, "skewed": skewed, "future": future}
+    shares = {kind: share for kind, share in given.items() if share is not None}
+    sent, file = _produce(home, declared, _day(day), events, rate, seed, shares)
+    if as_json:
+        by_stream: dict[str, dict[str, int]] = {}
+        for (stream, kind), count in sorted(sent.items()):
+            by_stream.setdefault(stream, {})[kind or "good"] = count
+        _print_json({"sent": by_stream, "total": sum(sent.values()), "file": str(file)})
+        return
+    screens.show_sent(out, sent)
+    out.print(f"What was acknowledged is in {file}", soft_wrap=True)
+
+
+def _produce(
+    home: Home, pipeline: Pipeline, day: date, events: int, rate: float | None, seed: int, shares: dict[str, float]
+) -> tuple[Counter[tuple[str, str]], Path]:
+    bootstrap = stack.bootstrap(home)
+    _create_topics(home, pipeline)
+    declaration = load_produce(home.pipelines / pipeline.name, pipeline)
+    merged = Shares.model_validate(declaration.shares.model_dump() | shares)
+    file = home.sent(pipeline.name, str(day), seed)
+    with err.status("planning the events"):
+        planned = list(plan_events(pipeline, declaration, day, events, seed, merged, None, None, utc_now()))
+    columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("sending", total=len(planned))
+        sent = send_events(bootstrap, planned, file, rate, lambda count: bar.advance(task, count))
+    return sent, file
+
+
+@app.command()
+def stream(
+    pipeline: PipelineName = "shop",
+    detach: Annotated[bool, typer.Option("--detach", help="return when it runs, and leave it running")] = False,
+    once: Annotated[bool, typer.Option("--once", help="read what is there, then stop")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="stop the running one at a batch border")] = False,
+) -> None:
+    """Run the speed layer: archive every message and keep the views up to date. Ctrl-C stops it at a batch border."""
+    home = Home.from_environment()
+    load_named(home.pipelines, pipeline)
+    if stop:
+        with err.status("waiting for the batch border"):
+            last = stop_stream(home, pipeline, "weir stream --stop")
+        out.print(f"{pipeline}: {last.state}" if last else f"{pipeline} has no running stream")
+        return
+    job = start_stream(home, pipeline, stack.bootstrap(home), ["--once"] if once else [])
+    if detach:
+        with err.status("starting the driver"):
+            beat = wait_until_running(home, pipeline, job)
+        out.print(f"{pipeline} runs as process {beat.holder.pid}; stop it with `weir stream {pipeline} --stop`")
+        return
+    control = Control(home.lake.control(pipeline))
+    with Live(console=err, refresh_per_second=2, transient=True) as live:
+
+        def show() -> None:
+            beat = control.heartbeat()
+            if beat and beat.holder.pid == job.process.pid:
+                live.update(screens.heartbeat_table(pipeline, beat))
+
+        try:
+            job.wait(show)
+        except KeyboardInterrupt:
+            job.process.send_signal(signal.SIGTERM)
+            job.wait(show)
+    out.print(f"{pipeline}: stopped")
+
+
+@app.command()
+def nightly(pipeline: PipelineName = "shop", day: Day = None, as_json: AsJson = False) -> None:
+    """Recompute a day from the archive, replace it, and compare it with what was streamed."""
+    home = Home.from_environment()
+    report = _nightly(home, pipeline, _day(day))
+    if as_json:
+        _print_json(report.model_dump(mode="json"))
+    else:
+        screens.show_nightly(out, report)
+
+
+def _nightly(home: Home, pipeline: str, day: date) -> NightlyReport:
+    report = _run(Job(home, "nightly_job", pipeline, options=["--day", str(day)]), f"recomputing {day}").report
+    assert report is not None
+    return report
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="a SELECT over views; <view>__speed and <view>__batch are its layers")],
+    pipeline: Annotated[str | None, typer.Option(help="only the views of this one")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the served views by SQL (DuckDB's), without starting Spark."""
+    home = Home.from_environment()
+    pipelines = [load_named(home.pipelines, pipeline)] if pipeline else list(load_pipelines(home.pipelines).values())
+    answer = answer_query(home.lake, pipelines, sql)
+    if as_json:
+        _print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
+    else:
+        screens.show_answer(out, answer)
+
+
+@app.command()
+def demo(
+    events: Annotated[int, typer.Option(min=100)] = 20_000,
+    rate: Annotated[float, typer.Option(help="events a second")] = 2_000,
+    seed: int = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Run the shop for a day on parts of its own: Kafka, the stream, the night, the comparison. Leaves nothing running."""
+    from weir.demo import run_demo
+
+    found = run_demo(out, err, events, rate, seed, quiet=as_json)
+    if as_json:
+        _print_json(found)
+
+
+def _run(job: Job, what: str) -> Any:
+    began = time.monotonic()
+    with err.status(what) as spinner:
+        return job.wait(lambda: spinner.update(f"{what} ({time.monotonic() - began:.0f} s)"))
+
+
+def _create_topics(home: Home, pipeline: Pipeline) -> None:
+    stack.create_topics(stack.bootstrap(home), {source.topic: source.partitions for source in pipeline.sources.values()})
+
+
+def _day(given: datetime | None) -> date:
+    return given.date() if given else utc_now().date() - timedelta(days=1)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Starts Spark jobs as processes of their own and reads how they ended. The JVM's talk goes to a log file."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from weir.layout import Home
+from weir.records import Control, Heartbeat, Outcome
+from weir.refusal import Refusal
+
+
+class JobFailed(Exception):
+    """The job broke: one line, with the log to look into."""
+
+
+class Job:
+    """One started job. It lives in a session of its own: what ends its starter does not end it."""
+
+    def __init__(self, home: Home, module: str, pipeline: str, kafka: str = "", options: list[str] | None = None) -> None:
+        name = f"{pipeline}-{module}"
+        self.log = home.log(name)
+        self._outcome = home.outcome(name)
+        self._outcome.unlink(missing_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        command = [sys.executable, "-m", f"spark_jobs.{module}", "--pipeline", pipeline, "--pipelines", str(home.pipelines.resolve())]
+        command += ["--lake", home.lake.root, "--kafka", kafka, "--outcome", str(self._outcome), *(options or [])]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def wait(self, while_waiting: Callable[[], None] = lambda: None) -> Outcome:
+        """Wait for the end and give the outcome; a refusal or failure is raised as its one line."""
+        while self.process.poll() is None:
+            while_waiting()
+            time.sleep(0.2)
+        return self.outcome()
+
+    def outcome(self) -> Outcome:
+        outcome = Outcome.read(self._outcome)
+        if outcome is None:
+            raise JobFailed(f"the job ended with code {self.process.returncode} and without a word; see {self.log}")
+        if outcome.refusal:
+            raise Refusal(outcome.refusal)
+        if outcome.failure:
+            raise JobFailed(f"{outcome.failure} (log: {self.log})")
+        return outcome
+
+
+def start_stream(home: Home, pipeline: str, kafka: str, options: list[str]) -> Job:
+    """Start the pipeline's driver. It may still be refused: see wait_until_running."""
+    return Job(home, "stream_job", pipeline, kafka, options)
+
+
+def wait_until_running(home: Home, pipeline: str, job: Job, deadline_seconds: float = 120) -> Heartbeat:
+    """The first heartbeat of this very driver that says running; its refusal or failure is raised."""
+    control = Control(home.lake.control(pipeline))
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline:
+        heartbeat = control.heartbeat()
+        if heartbeat and heartbeat.holder.pid == job.process.pid and heartbeat.state == "running":
+            return heartbeat
+        if job.process.poll() is not None:
+            job.outcome()
+            raise JobFailed(f"the driver ended before it ran; see {job.log}")
+        time.sleep(0.2)
+    raise JobFailed(f"the driver was not running after {deadline_seconds:.0f} s; see {job.log}")
+
+
+def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float = 120) -> Heartbeat | None:
+    """Ask the pipeline's driver to stop at a batch border and wait for its last word. None when none is running."""
+    control = Control(home.lake.control(pipeline))
+    lease, heartbeat = control.lease(), control.heartbeat()
+    if lease is None or heartbeat is None or heartbeat.state in ("stopped", "failed") or not lease.holder.is_alive():
+        return None
+    control.request_stop(lease.generation, reason)
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline:
+        heartbeat = control.heartbeat()
+        if heartbeat and heartbeat.generation >= lease.generation and heartbeat.state in ("stopped", "failed"):
+            return heartbeat
+        if not lease.holder.is_alive():
+            raise JobFailed(f"the driver (process {lease.holder.pid}) died while stopping")
+        time.sleep(0.2)
+    raise JobFailed(f"the driver (process {lease.holder.pid}) did not stop within {deadline_seconds:.0f} s")

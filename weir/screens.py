@@ -1,0 +1,120 @@
+"""What people see: records as tables. Each screen takes a record and prints it; programs use --json instead."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from weir.records import Cell, Heartbeat, NightlyReport, ViewComparison
+from weir.serving import Answer
+
+MAX_ROWS = 200
+"""More rows than anybody reads on a screen; --json has all."""
+
+
+def show_answer(console: Console, answer: Answer) -> None:
+    table = _table("", *answer.columns)
+    for row in answer.rows[:MAX_ROWS]:
+        table.add_row(*(Text(_value(value)) for value in row))
+    console.print(table)
+    rest = len(answer.rows) - MAX_ROWS
+    console.print(f"{len(answer.rows):,} rows" + (f", {rest:,} not shown (--json has all)" if rest > 0 else ""))
+
+
+def show_sent(console: Console, sent: Counter[tuple[str, str]]) -> None:
+    """What was sent, by stream and by what is wrong with it."""
+    sent = _by_kind(sent)
+    kinds = sorted({kind for _, kind in sent}, key=lambda kind: (kind != "", kind))
+    table = _table("Sent", "stream", *(kind or "good" for kind in kinds), "all")
+    for stream in sorted({stream for stream, _ in sent}):
+        counts = [sent[stream, kind] for kind in kinds]
+        table.add_row(stream, *map(_number, counts), _number(sum(counts)))
+    table.add_section()
+    table.add_row("all", *(_number(sum(n for (_, k), n in sent.items() if k == kind)) for kind in kinds), _number(sum(sent.values())))
+    console.print(table)
+
+
+def _by_kind(sent: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+    """'dirty:amount_text' and its like as one kind: dirty."""
+    merged: Counter[tuple[str, str]] = Counter()
+    for (stream, wrong), count in sent.items():
+        merged[stream, wrong.split(":")[0].replace("_", " ")] += count
+    return merged
+
+
+def show_nightly(console: Console, report: NightlyReport) -> None:
+    streams = _table(f"Archived, {report.day}", "stream", "archived", "accepted", "duplicate", "rejected", "undecodable")
+    for stream in report.streams:
+        counts = (stream.archived, stream.accepted, stream.duplicates, stream.rejected, stream.undecodable)
+        streams.add_row(stream.stream, *map(_number, counts))
+    console.print(streams)
+    reasons = _table("Set aside, by reason", "stream", "reason")
+    for stream in report.streams:
+        most_first = sorted(stream.reasons.items(), key=lambda item: (-item[1], item[0]))
+        reasons.add_row(stream.stream, Text(", ".join(f"{reason} {count:,}" for reason, count in most_first) or "none"))
+    console.print(reasons)
+    views = _table(f"Speed against batch, {report.day}", "view", "cells", "equal", "different", "only speed", "only batch", "pending")
+    for view in report.views:
+        counts = (view.compared, view.equal, view.different, view.only_speed, view.only_batch, view.pending)
+        views.add_row(view.view, *map(_number, counts))
+    console.print(views)
+    for view in report.views:
+        if view.examples:
+            _show_differences(console, view)
+
+
+def _show_differences(console: Console, view: ViewComparison, at_most: int = 5) -> None:
+    table = _table(f"The first cells of {view.view} that differ", "cell", "speed", "batch")
+    for cell in view.examples[:at_most]:
+        speed, batch = _sides(cell)
+        table.add_row(Text(_pairs(cell.grain)), Text(speed), Text(batch))
+    console.print(table)
+
+
+def _sides(cell: Cell) -> tuple[str, str]:
+    """Both sides, of two that are there only what is not the same."""
+    if cell.speed is None or cell.batch is None:
+        return _pairs(cell.speed), _pairs(cell.batch)
+    differing = [column for column in cell.speed if cell.speed[column] != cell.batch[column]]
+    return _pairs({c: cell.speed[c] for c in differing}), _pairs({c: cell.batch[c] for c in differing})
+
+
+def _pairs(values: dict[str, str] | None) -> str:
+    return "—" if values is None else "  ".join(f"{column} {value}" for column, value in values.items())
+
+
+def heartbeat_table(pipeline: str, heartbeat: Heartbeat) -> Table:
+    title = f"{pipeline}: {heartbeat.state}, process {heartbeat.holder.pid}, generation {heartbeat.generation}"
+    table = _table(title, "query", "batch", "messages/s", "behind", "watermark", "state rows")
+    for name, pulse in heartbeat.queries.items():
+        batch = "" if pulse.batch is None else _number(pulse.batch)
+        watermark = f"{pulse.watermark:%Y-%m-%d %H:%M:%S}" if pulse.watermark else ""
+        table.add_row(name, batch, _number(pulse.rows_per_second), _number(pulse.behind), watermark, _number(pulse.state_rows))
+    return table
+
+
+def pairs_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table(title=title or None, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        is_number = index > 0 and column not in ("reason", "watermark", "speed", "batch", "cell") and title != ""
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=index == 0 and title != "")
+    return table
+
+
+def _number(value: float) -> str:
+    return "·" if value == 0 else f"{value:,.0f}"
+
+
+def _value(value: Any) -> str:
+    return "" if value is None else f"{value:%Y-%m-%d %H:%M:%S}" if hasattr(value, "hour") else str(value)

@@ -1,0 +1,473 @@
+"""The embedded stack: the jars of ivy.xml, fetched once, and one real Kafka broker that they run, per home and on this machine only."""
+
+import errno
+import fcntl
+import importlib.util
+import os
+import random
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+import psutil
+from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
+from kafka.errors import KafkaError, TopicAlreadyExistsError
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from weir.event_time import utc_now
+from weir.layout import IVY_FILE, Home, jars_folder
+from weir.records import Identity, Record
+from weir.refusal import Refusal
+
+Say = Callable[[str], None]
+
+JAVA_VERSIONS = ("17", "21")
+"""What Spark 4.2 and Kafka 4.2 both run on."""
+
+HOST = "127.0.0.1"
+"""The broker has no password, so nothing but this machine may reach it."""
+
+PORTS = range(20_000, 30_000)
+"""Below the range that systems give to outgoing connections: a port from there could be in use by chance at the next start."""
+
+FREE_BYTES_NEEDED = 1_000_000_000
+"""Kafka dies in the middle of a write when its disk is full: better not to start."""
+
+START_SECONDS = 60
+"""A start takes 3 s on an idle machine, and far longer on a crowded one or after a crash with much to recover."""
+
+STOP_SECONDS = 30
+"""A stop takes 1 s; SIGKILL after this long loses nothing, but the next start has to recover."""
+
+STALL_SECONDS = 120
+"""Ivy itself waits for ever on a network that swallows its packets."""
+
+SETTINGS = """\
+# Written by Weir at every start.
+node.id=1
+process.roles=broker,controller
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers={host}:{controller_port}
+
+# Two folders: Kafka then locks the first before it writes. With one, a second broker damages it before it notices the lock.
+# Both are relative to the broker's working folder, so that a home may have any name and may be moved.
+metadata.log.dir=metadata
+log.dirs=topics
+
+# Simulated days lie in the past: by their age these messages would expire at once.
+log.retention.ms=-1
+auto.create.topics.enable=false
+num.partitions=2
+
+# One broker, small and quick to start.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+num.network.threads=2
+num.io.threads=4
+background.threads=2
+log.cleaner.dedupe.buffer.size=4194304
+"""
+
+
+class KafkaRecord(Record):
+    """Which process is the broker of a home, and where it listens. It outlives the broker: the next start takes the same ports."""
+
+    identity: Identity
+    port: int
+    controller_port: int
+    started_at: datetime
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def is_alive(self) -> bool:
+        return self.identity.is_on_this_host() and self.identity.is_alive()
+
+
+class KafkaCluster(Record):
+    """The id that all of a home's Kafka folders bear. Kept before they are formatted, so that a formatting cut short can be finished."""
+
+    cluster_id: str
+
+
+class KafkaState(Record):
+    """How the broker of a home is now. Healthy means that it answered a request just now."""
+
+    running: bool
+    healthy: bool
+    port: int | None
+    pid: int | None
+    uptime_seconds: float
+    data_bytes: int
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+# --- Java and jars
+
+
+def find_java() -> str:
+    """The java of JAVA_HOME, else of PATH, known to be of a version that fits."""
+    advice = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    java_home = os.environ.get("JAVA_HOME")
+    java = (shutil.which("java", path=f"{java_home}/bin") if java_home else None) or shutil.which("java")
+    if java is None:
+        raise Refusal(f"Java 17 or 21 is needed and none was found: {advice}")
+    answer = subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    version = match[1] if match else "of an unknown version"
+    if version not in JAVA_VERSIONS:
+        raise Refusal(f"Java {version} was found at {java}; Java 17 or 21 is needed: {advice}")
+    return java
+
+
+def fetch_jars(say: Say = _say_nothing) -> Path:
+    """The folder with all jars of ivy.xml, fetched where they are missing.
+
+    They become visible by one rename, whole. Of two processes that fetch at once, the second to finish throws its own away.
+    """
+    folder = jars_folder()
+    if _are_fetched(folder):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        workplace = tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-")
+    except OSError as error:
+        raise Refusal(f"{folder.parent} cannot be written ({error.strerror}): choose another folder with WEIR_JARS") from None
+    with workplace as name:
+        say("fetching the jars of Spark's connectors and of Kafka: 63 MB, about a minute")
+        log = Path(name, "log")
+        if not _run_ivy(Path(name), log, say) or not _are_fetched(Path(name, "jars")):
+            log = log.replace(folder.with_name(f"{folder.name}.log"))
+            raise Refusal(f"{_name_unresolved(log)}: check the network and Maven's settings, then run `weir jars`; log: {log}")
+        try:
+            Path(name, "jars").rename(folder)
+        except OSError as error:
+            if not _are_fetched(folder):
+                raise Refusal(f"{folder} cannot become the folder of the jars ({error.strerror}): empty it or set WEIR_JARS") from None
+    return folder
+
+
+def spark_jars() -> list[Path]:
+    """What a Spark session needs besides PySpark's own jars."""
+    return _list_jars("spark")
+
+
+def kafka_jars() -> list[Path]:
+    """The class path of the broker."""
+    return _list_jars("kafka")
+
+
+def _list_jars(part: str) -> list[Path]:
+    if not _are_fetched(jars_folder()):
+        raise Refusal(f"the jars are not in {jars_folder()}: run `weir jars`")
+    return sorted((jars_folder() / part).resolve().glob("*.jar"))
+
+
+def _are_fetched(folder: Path) -> bool:
+    return all(any((folder / part).glob("*.jar")) for part in ("spark", "kafka"))
+
+
+def _pyspark_jars(*names: str) -> list[Path]:
+    """Those jars that PySpark ships, in this order. Looked up without importing PySpark, which takes a second."""
+    pyspark = importlib.util.find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None:
+        raise Refusal("PySpark is not installed: install Weir with its dependencies, `pip install .`")
+    return [jar for name in names for jar in Path(pyspark.origin).parent.glob(f"jars/{name}-[0-9]*.jar")]
+
+
+def _run_ivy(workplace: Path, log: Path, say: Say) -> bool:
+    """Whether Ivy could fetch everything. It is ended when it has said nothing for too long."""
+    command = [find_java(), "-cp", str(_pyspark_jars("ivy")[0]), "org.apache.ivy.Main", "-ivy", str(IVY_FILE)]
+    command += ["-cache", "cache", "-retrieve", "jars/[conf]/[artifact]-[revision].[ext]"]
+    with log.open("wb") as output, subprocess.Popen(command, cwd=workplace, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as ivy:
+        said, said_at, told = b"", time.monotonic(), 0
+        try:
+            while ivy.poll() is None and time.monotonic() - said_at < STALL_SECONDS:
+                time.sleep(0.5)
+                if log.stat().st_size > len(said):
+                    said, said_at = log.read_bytes(), time.monotonic()
+                if (fetched := said.count(b"[SUCCESSFUL ]")) >= told + 10:
+                    say(f"{fetched} jars fetched")
+                    told = fetched
+        finally:
+            ivy.kill()
+    return ivy.returncode == 0
+
+
+def _name_unresolved(log: Path) -> str:
+    """One phrase with the modules that Ivy's closing summary names."""
+    unresolved = list(dict.fromkeys(re.findall(r"^\s*:: (\S+#[^\s:]+)", log.read_text(errors="replace"), re.MULTILINE)))
+    if not unresolved:
+        return "the jars could not be fetched"
+    more = f" and {len(unresolved) - 3} more" if len(unresolved) > 3 else ""
+    return f"{', '.join(unresolved[:3])}{more} could not be fetched"
+
+
+# --- The broker
+
+
+def start_kafka(home: Home, port: int | None = None, say: Say = _say_nothing) -> KafkaRecord:
+    """One broker that answers: the one that already runs, or a new one on what the last has kept.
+
+    A start that was interrupted is taken up again: the broker is recorded before it is waited for.
+    """
+    with _lock_stack(home, say):
+        record = _read_record(home)
+        if record is None or not record.is_alive():
+            record = _launch_broker(home, record, port, say)
+        elif port not in (None, record.port):
+            raise Refusal(f"Kafka already runs on port {record.port}: stop it with `weir down`, or leave out --kafka-port")
+        _await_answer(home, record)
+        return record
+
+
+def stop_kafka(home: Home, say: Say = _say_nothing) -> bool:
+    """Stop the broker of this home and nothing else; whether there was one. What it has kept stays."""
+    if _read_record(home) is None:
+        return False
+    with _lock_stack(home, say):
+        record = _read_record(home)
+        if record is None or not record.is_alive():
+            return False
+        say("stopping Kafka")
+        with suppress(psutil.NoSuchProcess):
+            broker = psutil.Process(record.identity.pid)
+            broker.terminate()
+            try:
+                broker.wait(STOP_SECONDS)
+            except psutil.TimeoutExpired:
+                say(f"Kafka has not stopped within {STOP_SECONDS} s: killing it")
+                broker.kill()
+                broker.wait(STOP_SECONDS)
+        return True
+
+
+def kafka_state(home: Home) -> KafkaState:
+    """How the broker of this home is, asked anew. Changes nothing and waits a few seconds at most."""
+    record = _read_record(home)
+    kept = _count_bytes(home.kafka)
+    if record is None or not record.is_alive():
+        return KafkaState(running=False, healthy=False, port=record.port if record else None, pid=None, uptime_seconds=0, data_bytes=kept)
+    return KafkaState(
+        running=True,
+        healthy=_answers(home, record),
+        port=record.port,
+        pid=record.identity.pid,
+        uptime_seconds=(utc_now() - record.started_at).total_seconds(),
+        data_bytes=kept,
+    )
+
+
+def bootstrap(home: Home) -> str:
+    """The brokers to talk to: those of WEIR_KAFKA, else the one of this home."""
+    if brokers := os.environ.get("WEIR_KAFKA"):
+        return brokers
+    record = _read_record(home)
+    if record is None or not record.is_alive():
+        raise Refusal("Kafka is not running: run `weir up`, or set WEIR_KAFKA to your brokers")
+    return record.address
+
+
+@contextmanager
+def _lock_stack(home: Home, say: Say) -> Iterator[None]:
+    """Only one process at a time starts or stops the stack of a home; the others wait."""
+    try:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (home.root / "stack.lock").open("a")
+    except OSError as error:
+        raise Refusal(f"{home.root} cannot be written ({error.strerror}): choose another folder with WEIR_HOME") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another `weir` that starts or stops the stack")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _read_record(home: Home) -> KafkaRecord | None:
+    try:
+        return KafkaRecord.read(home.stack_record)
+    except ValueError as error:
+        raise Refusal(f"{error}: end the broker of this home by hand, then delete that file") from None
+
+
+def _launch_broker(home: Home, last: KafkaRecord | None, wanted_port: int | None, say: Say) -> KafkaRecord:
+    """A new broker process, recorded but not yet ready."""
+    java = [find_java(), "-Xmx512m", "-cp", _build_class_path(), "-Dlog4j2.level=WARN"]
+    if shutil.disk_usage(home.root).free < FREE_BYTES_NEEDED:
+        raise Refusal(f"less than 1 GB is free on the disk of {home.root}: free some, or choose another folder with WEIR_HOME")
+    port, controller_port = _choose_ports(last, wanted_port)
+    home.kafka.mkdir(exist_ok=True, mode=0o700)
+    settings = home.kafka / "server.properties"
+    settings.write_text(SETTINGS.format(host=HOST, port=port, controller_port=controller_port))
+    with _open_log(home.log("kafka")) as log:
+        _format_storage(home, java, log)
+        say(f"starting Kafka on {HOST}:{port}")
+        broker = subprocess.Popen(
+            [*java, "kafka.Kafka", str(settings.resolve())],
+            cwd=home.kafka,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    record = KafkaRecord(identity=Identity.of(broker.pid), port=port, controller_port=controller_port, started_at=utc_now())
+    record.write(home.stack_record)
+    return record
+
+
+def _build_class_path() -> str:
+    """The broker's jars, behind PySpark's slf4j and log4j: Kafka's own lack the piece that joins the two, and would log nothing."""
+    logging = _pyspark_jars("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
+    return os.pathsep.join(map(str, [*logging, kafka_jars()[0].parent / "*"]))
+
+
+def _choose_ports(last: KafkaRecord | None, wanted: int | None) -> tuple[int, int]:
+    """The wanted port or none; without a wish those of the last start where they are free."""
+    if wanted is not None and (obstacle := _find_obstacle(wanted)):
+        raise Refusal(f"port {wanted} on {HOST} {obstacle}: stop what listens there or choose another with --kafka-port")
+    candidates = [*([last.port, last.controller_port] if last else []), *random.sample(PORTS, 100)]
+    free = (candidate for candidate in candidates if candidate != wanted and not _find_obstacle(candidate))
+    port = wanted or next(free)
+    return port, next(free)
+
+
+def _find_obstacle(port: int) -> str | None:
+    """Why nothing can listen on this port now, or None."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            return "is taken" if getattr(error, "errno", None) == errno.EADDRINUSE else f"cannot be used ({error})"
+    return None
+
+
+def _open_log(log: Path) -> IO[bytes]:
+    """A new log; the one before it is kept beside it."""
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(FileNotFoundError):
+        log.replace(log.with_suffix(".previous.log"))
+    return log.open("wb")
+
+
+def _format_storage(home: Home, java: list[str], log: IO[bytes]) -> None:
+    """Make the broker's folders ready for their first use. Each gets its meta.properties last: where one lacks it, this is done again."""
+    if all((home.kafka / folder / "meta.properties").is_file() for folder in ("metadata", "topics")):
+        return
+    kept = home.kafka / "cluster.json"
+    cluster = KafkaCluster.read(kept) or KafkaCluster(cluster_id=f"weir{secrets.token_urlsafe(16)[4:]}")
+    cluster.write(kept)
+    command = [*java, "kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
+    command += ["-t", cluster.cluster_id, "-c", "server.properties"]
+    if subprocess.run(command, cwd=home.kafka, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode:
+        raise Refusal(f"Kafka's folders could not be formatted: {_find_complaint(home.log('kafka'))}; log: {home.log('kafka')}")
+
+
+def _await_answer(home: Home, record: KafkaRecord) -> None:
+    """Wait until the broker answers; refuse when it dies before, or takes too long."""
+    log = home.log("kafka")
+
+    def check() -> bool:
+        if not record.is_alive():
+            raise Refusal(f"Kafka ended while starting: {_find_complaint(log)}; log: {log}")
+        return _answers(home, record)
+
+    try:
+        Retrying(stop=stop_after_delay(START_SECONDS), wait=wait_fixed(0.2), retry=retry_if_result(lambda ready: not ready))(check)
+    except RetryError:
+        advice = "wait on with `weir up`, or end it with `weir down`"
+        raise Refusal(f"Kafka does not answer on {record.address} after {START_SECONDS} s: {advice}; log: {log}") from None
+
+
+def _answers(home: Home, record: KafkaRecord) -> bool:
+    """Whether the broker that listens there is this home's, takes requests and is admitted to its cluster."""
+    try:
+        socket.create_connection((HOST, record.port), timeout=1).close()
+        with KafkaAdminClient(bootstrap_servers=record.address, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000) as admin:
+            answer = admin.describe_cluster()
+    except (OSError, KafkaError):
+        return False
+    own = KafkaCluster.read(home.kafka / "cluster.json")
+    return own is not None and answer["cluster_id"] == own.cluster_id and not all(broker["is_fenced"] for broker in answer["brokers"])
+
+
+def _find_complaint(log: Path) -> str:
+    """The line of a Java program's log that says best why it ended: the innermost cause of its last exception."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip() and not line[0].isspace()]
+    complaints = [line for line in lines if re.search("Exception|Error|ERROR|insufficient", line)]
+    return (complaints or lines or ["it said nothing"])[-1].removeprefix("Caused by: ")
+
+
+def _count_bytes(folder: Path) -> int:
+    """What the folder takes on the disk. Kafka's index files are mostly holes, and files may vanish meanwhile."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += file.lstat().st_blocks * 512
+    return total
+
+
+# --- Topics
+
+
+def missing_topics(bootstrap: str, topics: Iterable[str]) -> list[str]:
+    """Which of these topics are not there."""
+    with _connect(bootstrap) as admin:
+        existing = set(admin.list_topics())
+    return [topic for topic in topics if topic not in existing]
+
+
+def create_topics(bootstrap: str, topics: dict[str, int]) -> list[str]:
+    """Create those topics, given with their numbers of partitions, that are missing; which these were.
+
+    Replicas are as many as the brokers' own default. A topic that is there stays as it is, whatever its partitions.
+    """
+    created = []
+    missing = missing_topics(bootstrap, topics)
+    with _connect(bootstrap) as admin:
+        for topic in missing:
+            with suppress(TopicAlreadyExistsError):
+                admin.create_topics({topic: {"num_partitions": topics[topic], "replication_factor": -1}}, wait_for_metadata=True)
+                created.append(topic)
+    return created
+
+
+def end_offsets(bootstrap: str, topics: Iterable[str]) -> dict[str, int]:
+    """The offset after the last message of each partition, by topic/partition."""
+    with _connect(bootstrap) as admin:
+        described = admin.describe_topics(list(topics))
+        if missing := [topic["name"] for topic in described if topic["error_code"]]:
+            raise Refusal(f"topic {', '.join(missing)} is not on {bootstrap}: run `weir up`, or create it there")
+        partitions = [TopicPartition(topic["name"], part["partition_index"]) for topic in described for part in topic["partitions"]]
+        ends = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    return {f"{partition.topic}/{partition.partition}": end.offset for partition, end in sorted(ends.items())}
+
+
+@contextmanager
+def _connect(bootstrap: str) -> Iterator[KafkaAdminClient]:
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=10_000)
+    except (KafkaError, OSError, ValueError):
+        raise Refusal(f"no Kafka broker answers at {bootstrap}: run `weir up`, or correct WEIR_KAFKA") from None
+    with admin:
+        yield admin
