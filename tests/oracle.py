@@ -74,7 +74,7 @@ def _document(value: bytes | None) -> Row:
 
     try:
         document = json.loads(text, parse_constant=no_constant, object_pairs_hook=no_key_twice)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Undecodable from None
     if not isinstance(document, dict) or not document:
         raise Undecodable

@@ -414,8 +414,10 @@ def _misfits(declaration: ProduceDeclaration, pipeline: Pipeline) -> Iterator[tu
         if source.follows and source.follows.source not in above:
             yield (*path, "follows"), f"{name} follows '{source.follows.source}', which must be a source that stands above it"
             continue
-        for missing in [c for c, column in contract.columns.items() if not column.optional and c not in source.columns]:
-            yield (*path, "columns"), f"{name} needs column '{missing}'"
+        needed = [column for column, declared in contract.columns.items() if not declared.optional]
+        for column in dict.fromkeys([contract.identity, contract.occurred_at, *needed]):
+            if column not in source.columns:
+                yield (*path, "columns"), f"{name} needs column '{column}'"
         for variant, dirty in source.dirty.items():
             if dirty.column not in contract.columns:
                 yield (*path, "dirty", variant), f"{name} has no column '{dirty.column}'{nearest(dirty.column, contract.columns)}"

@@ -283,9 +283,10 @@ def relations_in(sql: str) -> list[str]:
 def looks_beyond_its_day(sql: str) -> str | None:
     """Names the construct by which events of another day can change a cell, or None."""
     text = normal_sql(sql).lower()
-    if "session_window" in text:
+    bare = _STRING_OR_COMMENT.sub(" ", text)
+    if "session_window" in bare:
         return "a session window"
-    if re.search(r"\bjoin\b", text):
+    if re.search(r"\bjoin\b", bare):
         return "a join"
     for arguments in re.findall(r"(?<![_\w])window\s*\(([^)]*)\)", text):
         lengths = re.findall(r"'([^']*)'", arguments)

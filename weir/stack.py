@@ -43,7 +43,7 @@ FREE_BYTES_NEEDED = 1_000_000_000
 """Kafka dies in the middle of a write when its disk is full: better not to start."""
 
 START_SECONDS = 60
-"""A start takes 3 s on an idle machine, and far longer on a crowded one or after a crash with much to recover."""
+"""A start takes 3 s on an idle machine; after a crash 9 s more, which Kafka waits for its dead self; on a crowded machine far longer."""
 
 STOP_SECONDS = 30
 """A stop takes 1 s; SIGKILL after this long loses nothing, but the next start has to recover."""

@@ -1,0 +1,166 @@
+"""A whole Weir of its own for one test: a home, a real broker, real drivers; all of it gone afterwards, also on failure."""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from deltalake import DeltaTable
+from oracle import Cells, Message
+
+from weir import stack
+from weir.generator import Shares, load_produce
+from weir.jobs import Job, start_stream, stop_stream
+from weir.layout import Home
+from weir.loader import load_named
+from weir.pipeline import Pipeline
+from weir.produce import plan_events, send_events
+from weir.records import Control, NightlyReport
+from weir.serving import answer_query
+
+ROOT = Path(__file__).resolve().parent.parent
+DAY = date(2026, 3, 1)
+
+
+@dataclass
+class Sent:
+    """One acknowledged message, as the sent file has it."""
+
+    stream: str
+    message: Message
+    wrong: str
+
+
+class Workplace:
+    def __init__(self, folder: Path, only: tuple[str, ...] = ()) -> None:
+        """With `only`, the shop is reduced to these streams and the views over them: its drivers start faster."""
+        shutil.copytree(ROOT / "pipelines", folder / "pipelines")
+        if only:
+            self._reduce(folder / "pipelines" / "shop", only)
+        os.environ["WEIR_PIPELINES"] = str(folder / "pipelines")
+        self.home = Home(folder / "home")
+        self.pipeline: Pipeline = load_named(self.home.pipelines, "shop")
+        self.control = Control(self.home.lake.control("shop"))
+        self._jobs: list[Job] = []
+        stack.start_kafka(self.home)
+        stack.create_topics(stack.bootstrap(self.home), {s.topic: s.partitions for s in self.pipeline.sources.values()})
+
+    @staticmethod
+    def _reduce(folder: Path, only: tuple[str, ...]) -> None:
+        declared = yaml.safe_load((folder / "pipeline.yaml").read_text())
+        produced = yaml.safe_load((folder / "produce.yaml").read_text())
+        declared["streams"] = {name: stream for name, stream in declared["streams"].items() if name in only}
+        declared["views"] = {name: view for name, view in declared["views"].items() if _reads(folder / f"{name}.sql", only)}
+        declared.pop("tables")
+        produced["sources"] = {name: source for name, source in produced["sources"].items() if name in only}
+        (folder / "pipeline.yaml").write_text(yaml.safe_dump(declared, sort_keys=False))
+        (folder / "produce.yaml").write_text(yaml.safe_dump(produced, sort_keys=False))
+
+    def close(self) -> None:
+        for job in self._jobs:
+            if job.process.poll() is None:
+                os.killpg(job.process.pid, signal.SIGKILL)
+                job.process.wait()
+        stack.stop_kafka(self.home)
+        os.environ.pop("WEIR_PIPELINES", None)
+
+    # Acting
+
+    def produce(self, events: int, shares: Shares, seed: int = 1, rate: float | None = None) -> list[Sent]:
+        """Send events of the day; gives all that was ever acknowledged under this seed."""
+        declaration = load_produce(self.home.pipelines / "shop", self.pipeline)
+        planned = plan_events(self.pipeline, declaration, DAY, events, seed, shares, None, None, datetime(2026, 3, 3, tzinfo=UTC))
+        file = self.home.sent("shop", str(DAY), seed)
+        send_events(stack.bootstrap(self.home), planned, file, rate, lambda _: None)
+        return read_sent(file)
+
+    def start(self, *options: str, fault: str = "") -> Job:
+        os.environ["WEIR_FAULT"] = fault
+        try:
+            job = start_stream(self.home, "shop", stack.bootstrap(self.home), list(options))
+        finally:
+            del os.environ["WEIR_FAULT"]
+        self._jobs.append(job)
+        return job
+
+    def stream_once(self, *options: str) -> None:
+        self.start("--once", *options).wait()
+
+    def stop(self) -> None:
+        stop_stream(self.home, "shop", "test")
+
+    def nightly(self) -> NightlyReport:
+        report = Job(self.home, "nightly_job", "shop", options=["--day", str(DAY)]).wait().report
+        assert report is not None
+        return report
+
+    def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        weir = [sys.executable, "-m", "weir.cli", *arguments]
+        env = os.environ | {"WEIR_HOME": str(self.home.root)} | environment
+        return subprocess.run(weir, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+    # Reading back
+
+    def raw(self, stream: str) -> Counter[tuple[Any, ...]]:
+        """The archive as a multiset of (partition, offset, received_at in ms, value)."""
+        columns = ["partition", "offset", "received_at", "value"]
+        rows = DeltaTable(self.home.lake.raw("shop", stream)).to_pyarrow_table(columns=columns).to_pylist()
+        return Counter((r["partition"], r["offset"], round(r["received_at"].timestamp() * 1_000), r["value"]) for r in rows)
+
+    def cells(self, view: str, form: str = "") -> Cells:
+        """The served cells of a view, or those of one layer."""
+        declared = self.pipeline.views[view]
+        answer = answer_query(self.home.lake, [self.pipeline], f"SELECT * FROM {view}{form}")
+        rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+        cells: Cells = {}
+        for row in rows:
+            row.pop("status", None)
+            values = {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.items()}
+            grain = tuple(values.pop(column) for column in declared.grain)
+            assert grain not in cells, f"two rows of one cell: {grain}"
+            cells[grain] = tuple(values.values())
+        return cells
+
+
+def archive_of(sent: list[Sent], stream: str) -> Counter[tuple[Any, ...]]:
+    """What raw must hold, according to the sent file."""
+    own = [s.message for s in sent if s.stream == stream]
+    return Counter((m.partition, m.offset, round(m.received_at.timestamp() * 1_000), m.value) for m in own)
+
+
+def messages_of(sent: list[Sent], stream: str) -> list[Message]:
+    return [s.message for s in sent if s.stream == stream]
+
+
+def read_sent(file: Path) -> list[Sent]:
+    found = []
+    for line in file.read_text().splitlines():
+        entry = json.loads(line)
+        text, coded = entry.get("value"), entry.get("value_base64")
+        value = base64.b64decode(coded) if coded is not None else None if text is None else text.encode()
+        received_at = datetime.fromisoformat(entry["received_at"])
+        message = Message(entry["topic"], entry["partition"], entry["offset"], received_at, value)
+        found.append(Sent(entry["stream"], message, entry["wrong"]))
+    return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.2)
+
+
+def _reads(sql: Path, streams: tuple[str, ...]) -> bool:
+    return any(f"FROM {stream}" in sql.read_text() for stream in streams)

@@ -1,0 +1,226 @@
+"""The whole spine on real parts: Kafka, Spark, Delta, processes that are killed. Compared as multisets with the sent file."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import oracle
+import pytest
+from harness import Sent, Workplace, archive_of, messages_of, wait_for
+from oracle import Message
+
+from spark_jobs.progress import BatchRange, read_log
+from weir.generator import Shares
+from weir.jobs import Job, JobFailed, wait_until_running
+from weir.layout import archive_query, view_query
+from weir.refusal import Refusal
+
+IN_TIME = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.05, future=0.01)
+WITH_LATE = Shares(dirty=0.02, late=0.08, duplicate=0.05, out_of_order=0.1, skewed=0.02, future=0.01)
+VIEW = "revenue_per_minute"
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Callable[..., Workplace]]:
+    opened: list[Workplace] = []
+
+    def open_workplace(*only: str) -> Workplace:
+        opened.append(Workplace(tmp_path, only))
+        return opened[-1]
+
+    yield open_workplace
+    for place in opened:
+        place.close()
+
+
+def truth(view: str, sent: list[Sent]) -> oracle.Cells:
+    stream, compute = oracle.VIEWS[view]
+    return compute(row for _, row in oracle.first_of_each(stream, messages_of(sent, stream)))
+
+
+def batches_of(place: Workplace, view: str) -> list[BatchRange]:
+    query = view_query(view)
+    return read_log(query, place.home.lake.checkpoint("shop", query, place.pipeline.fingerprint(view)))
+
+
+def test_the_stream_equals_the_batch_equals_the_oracle(workplace: Callable[..., Workplace]) -> None:
+    place = workplace()
+    sent = place.produce(6_000, IN_TIME)
+    place.stream_once("--max-batch", "700")
+    report = place.nightly()
+
+    for stream in place.pipeline.sources:
+        assert place.raw(stream) == archive_of(sent, stream), f"raw/{stream}"
+    for view in ("revenue_per_minute", "payments_per_hour"):
+        assert len(batches_of(place, view)) > 2, "one batch proves nothing"
+        assert place.cells(view) == place.cells(view, "__batch") == truth(view, sent)
+
+    # Visits are told when they are closed; those that are not yet are pending, and nothing else is missing.
+    watermark = datetime.fromtimestamp(batches_of(place, "visits")[-1].watermark_ms / 1_000, UTC)
+    closed = {grain: cell for grain, cell in truth("visits", sent).items() if cell[2] + timedelta(minutes=30) <= watermark}
+    assert place.cells("visits", "__batch") == truth("visits", sent)
+    assert place.cells("visits") == closed
+    compared = {view.view: view for view in report.views}
+    assert compared["visits"].pending == len(truth("visits", sent)) - len(closed) > 0
+    assert all(view.equal + view.pending == view.compared > 0 for view in report.views)
+
+    for counted in report.streams:
+        if counted.stream in place.pipeline.streams:
+            fates = Counter(oracle.fate_of(counted.stream, m)[0] for m in messages_of(sent, counted.stream))
+            assert counted.accepted + counted.duplicates == fates["accepted"]
+            assert (counted.rejected, counted.undecodable) == (fates["rejected"], fates["undecodable"])
+            assert counted.accepted == len(oracle.first_of_each(counted.stream, messages_of(sent, counted.stream)))
+            assert counted.archived == sum(fates.values())
+
+    # A second night over the same raw gives the same cells, once.
+    again = place.nightly()
+    assert again.views == report.views and again.streams == report.streams
+
+    answer = place.cli("query", f"SELECT count(*) AS cells, sum(orders) AS orders FROM {VIEW}", "--json")
+    assert f'"cells": {len(truth(VIEW, sent))}' in answer.stdout, answer.stderr
+    refused = place.cli("query", "SELECT * FROM revenue_per_minut")
+    assert refused.returncode == 2 and "did you mean 'revenue_per_minute'" in refused.stderr
+
+
+def test_late_events_are_exactly_those_that_the_rule_names(workplace: Callable[..., Workplace]) -> None:
+    """Late is what occurred before the watermark of the batch before the one that read it. Per event, from the offset log."""
+    place = workplace("orders")
+    sent = place.produce(3_000, WITH_LATE)
+    place.stream_once("--max-batch", "250")
+    report = place.nightly()
+
+    batches = batches_of(place, VIEW)
+    assert len({b.batch for b in batches}) > 8
+    counted, late = [], []
+    for message, row in accepted_by_arrival_at_the_stream(sent, batches):
+        (late if is_late(message, row["at"], batches) else counted).append((message, row))
+    seen: dict[str, oracle.Row] = {}
+    for _, row in counted:
+        seen.setdefault(row["identity"], row)
+    assert len(late) > 50
+
+    full = truth(VIEW, sent)
+    assert place.cells(VIEW) == oracle.revenue_per_minute(seen.values())
+    assert place.cells(VIEW, "__batch") == full
+    differing = {grain for grain, cell in full.items() if place.cells(VIEW).get(grain) != cell}
+    (compared,) = report.views
+    assert compared.different + compared.only_batch + compared.pending == len(differing) > 20
+    assert compared.only_speed == 0 and compared.equal == len(full) - len(differing)
+    assert {cell.grain["country"] for cell in compared.examples} <= {country for _, country in differing}
+
+
+def accepted_by_arrival_at_the_stream(sent: list[Sent], batches: list[BatchRange]) -> list[tuple[Message, oracle.Row]]:
+    accepted = [(m, row) for m in messages_of(sent, "orders") for fate, row in [oracle.fate_of("orders", m)] if fate == "accepted"]
+    return sorted(((m, row) for m, row in accepted if row), key=lambda pair: (batch_of(pair[0], batches).batch, pair[0].received_at))
+
+
+def batch_of(message: Message, batches: list[BatchRange]) -> BatchRange:
+    (own,) = [b for b in batches if b.partition == message.partition and b.from_offset <= message.offset < b.until_offset]
+    return own
+
+
+def is_late(message: Message, occurred_at: datetime, batches: list[BatchRange]) -> bool:
+    before = [b.watermark_ms for b in batches if b.batch == batch_of(message, batches).batch - 1]
+    return bool(before) and occurred_at.timestamp() * 1_000 < before[0]
+
+
+def test_a_driver_that_is_killed_in_every_phase_loses_and_doubles_nothing(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    sent = place.produce(3_000, IN_TIME)
+    view, archive = view_query(VIEW), archive_query("orders")
+    for fault in (f"before_write.{archive}:0", f"after_write.{archive}:1", f"before_write.{view}:1", f"after_write.{view}:2"):
+        job = place.start("--once", "--max-batch", "500", fault=f"{fault}:kill9")
+        with pytest.raises(JobFailed):
+            job.wait()
+        assert job.process.returncode == -signal.SIGKILL, f"the fault {fault} did not strike: {job.log.read_text()[-2000:]}"
+    place.stream_once("--max-batch", "500")
+    assert place.raw("orders") == archive_of(sent, "orders")
+    assert place.cells(VIEW) == truth(VIEW, sent)
+
+
+def test_kills_at_any_moment_while_events_arrive_lose_and_double_nothing(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    sent: list[Sent] = []
+    for round_ in range(3):
+        job = place.start("--trigger-seconds", "0.2")
+        before = newest_batch(place)
+        sent += place.produce(600, IN_TIME, seed=100 + round_)
+        wait_for(lambda before=before: newest_batch(place) > before, 120, "progress after a kill")  # kill again only after progress
+        os.killpg(job.process.pid, signal.SIGKILL) if round_ == 1 else job.process.kill()
+        job.process.wait()
+    place.stream_once()
+    assert place.raw("orders") == archive_of(sent, "orders")
+    # The seeds' days overlap, so events of a later round can be late: every cell is one of the counted events, by the rule.
+    batches = batches_of(place, VIEW)
+    seen: dict[str, oracle.Row] = {}
+    for message, row in accepted_by_arrival_at_the_stream(sent, batches):
+        if not is_late(message, row["at"], batches):
+            seen.setdefault(row["identity"], row)
+    assert place.cells(VIEW) == oracle.revenue_per_minute(seen.values())
+
+
+def newest_batch(place: Workplace) -> int:
+    commits = Path(place.home.lake.checkpoint("shop", view_query(VIEW), place.pipeline.fingerprint(VIEW))) / "commits"
+    return max((int(file.name) for file in commits.glob("*") if file.name.isdigit()), default=-1)
+
+
+def test_one_driver_at_a_time(workplace: Callable[..., Workplace], tmp_path: Path) -> None:
+    """A second driver is refused before any sink code runs; a frozen one is replaced, and writes nothing when it wakes."""
+    place = workplace("orders")
+    sent = place.produce(500, IN_TIME)
+    first = place.start("--trigger-seconds", "0.2")
+    wait_until_running(place.home, "shop", first)
+
+    with pytest.raises(Refusal, match="already has a driver: it is run by process"):
+        place.start("--once").wait()
+    (tmp_path / "link").symlink_to(place.home.lake.root)
+    for spelling in (str(tmp_path / "link"), f"file://{place.home.lake.root}/"):
+        refused = place.cli("stream", "shop", "--once", WEIR_LAKE=spelling)
+        assert refused.returncode == 2 and "already has a driver" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    lease = place.control.lease()
+    assert lease is not None and lease.generation == 1 and lease.holder.pid == first.process.pid
+
+    wait_for(lambda: newest_batch(place) >= 0, 60, "the first batch")
+    os.killpg(first.process.pid, signal.SIGSTOP)
+    wait_for(lambda: silent_seconds(place) > 31, 60, "a silent driver")
+    second = place.start("--trigger-seconds", "0.2")
+    wait_until_running(place.home, "shop", second)
+    sent += place.produce(500, Shares(dirty=0, late=0, duplicate=0, out_of_order=0, skewed=0, future=0), seed=2)
+    os.killpg(first.process.pid, signal.SIGCONT)
+    assert first.process.wait(60) == 1
+    with pytest.raises(JobFailed, match="generation 1 has been replaced by generation 2"):
+        first.outcome()
+    place.stop()
+    assert second.wait().failure is None
+    place.stream_once()
+    assert place.raw("orders") == archive_of(sent, "orders")
+
+
+def silent_seconds(place: Workplace) -> float:
+    beat = place.control.heartbeat()
+    assert beat is not None
+    return (datetime.now(UTC) - beat.written_at).total_seconds()
+
+
+def test_a_stop_comes_at_a_batch_border_and_the_next_start_resumes(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    sent = place.produce(4_000, IN_TIME)
+    for how in ("signal", "record"):
+        job: Job = place.start("--trigger-seconds", "0.1", "--max-batch", "100")
+        wait_until_running(place.home, "shop", job)
+        before = newest_batch(place)
+        wait_for(lambda before=before: newest_batch(place) > before, 60, "a batch")
+        if how == "signal":
+            job.process.send_signal(signal.SIGTERM)
+        else:
+            place.stop()
+        assert job.wait().failure is None and job.process.returncode == 0
+        beat = place.control.heartbeat()
+        assert beat is not None and beat.state == "stopped"
+    place.stream_once()
+    assert place.raw("orders") == archive_of(sent, "orders")
+    assert place.cells(VIEW) == truth(VIEW, sent)
+    assert [b.batch for b in batches_of(place, VIEW)] == sorted(b.batch for b in batches_of(place, VIEW))
