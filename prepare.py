@@ -39,7 +39,7 @@ def check_java():
     what_to_do = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
     if not java or not os.path.exists(java):
         refuse("Java 17 or 21 is needed and none was found: " + what_to_do)
-    said = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True).stdout
+    said = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
     found = re.search(r'version "(\d+)', said)
     if not found or found.group(1) not in ("17", "21"):
         refuse("Java 17 or 21 is needed and %s is %s: %s" % (java, found.group(1) if found else "unreadable", what_to_do))

@@ -1,6 +1,5 @@
 """Says what Spark would refuse, before anything runs: each cleansing expression, and each view as a batch and as a stream."""
 
-import argparse
 import re
 
 from pyspark.errors import PySparkException
@@ -10,14 +9,25 @@ from pyspark.sql.types import DateType, TimestampType
 from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
-from spark_jobs.transform import accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows
+from spark_jobs.transform import MESSAGE, accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows
 from weir.pipeline import Contract, Pipeline
 from weir.records import Outcome
 from weir.refusal import Refusal
 
-MESSAGE = "topic string, partition int, offset bigint, received_at timestamp, value binary"
 HOSTILE = {
-    "string": ["null", '""', '"abc"', '"-1"', '"9e999"', '"99999999999999999999999"', '"0"', '"\\u0000"', '" "', '"é,;\\n"', '"2026-13-45"'],
+    "string": [
+        "null",
+        '""',
+        '"abc"',
+        '"-1"',
+        '"9e999"',
+        '"99999999999999999999999"',
+        '"0"',
+        '"\\u0000"',
+        '" "',
+        '"é,;\\n"',
+        '"2026-13-45"',
+    ],
     "number": ["null", "0", "-1", "9223372036854775807", "-9223372036854775808", "2147483647", "1", "127"],
     "other": ["null"],
 }
@@ -93,7 +103,9 @@ def _hostile_message(contract: Contract, column: str | None, json: str) -> str:
 def _messages(spark: SparkSession, texts: list[str]) -> DataFrame:
     rows = [(f"{number}", text) for number, text in enumerate(texts)]
     values = ", ".join(f"({number}, unbase64('{_base64(text)}'))" for number, text in rows)
-    return spark.sql(f"SELECT 't' topic, 0 partition, bigint(n) offset, current_timestamp() received_at, v value FROM VALUES {values} AS x(n, v)")
+    return spark.sql(
+        f"SELECT 't' topic, 0 partition, bigint(n) offset, current_timestamp() received_at, v value FROM VALUES {values} AS x(n, v)"
+    )
 
 
 def _base64(text: str) -> str:
@@ -111,7 +123,11 @@ def check_view(spark: SparkSession, pipeline: Pipeline, view: str) -> list[str]:
         cells = compute_view(spark, pipeline, view, {n: accepted_rows(empty, s) for n, s in streams.items()})
         if complaint := _check_shape(cells, declared.grain):
             return [f":1: {complaint}"]
-        live = spark.readStream.format("rate").load().selectExpr("'t' topic", "0 partition", "value offset", "timestamp received_at", "binary('') value")
+        live = (
+            spark.readStream.format("rate")
+            .load()
+            .selectExpr("'t' topic", "0 partition", "value offset", "timestamp received_at", "binary('') value")
+        )
         frames = {n: dedupe_stream(accepted_rows(live, s), s) for n, s in streams.items()}
         mode = output_mode(compute_view(spark, pipeline, view, frames))
     except Exception as error:
@@ -132,7 +148,9 @@ def _check_shape(cells: DataFrame, grain: list[str]) -> str | None:
     if len(types) != len(cells.columns):
         return "two columns of the query have the same name"
     if not isinstance(types[grain[0]], TimestampType | DateType):
-        return f"the first grain column '{grain[0]}' is the view's time and must be a timestamp or date, not {types[grain[0]].simpleString()}"
+        return (
+            f"the first grain column '{grain[0]}' is the view's time and must be a timestamp or date, not {types[grain[0]].simpleString()}"
+        )
     return None
 
 

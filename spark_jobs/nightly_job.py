@@ -8,6 +8,7 @@
 
 import argparse
 import time
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -18,8 +19,8 @@ from spark_jobs.progress import read_progress
 from spark_jobs.reconcile import compare_cells
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import with_day
-from spark_jobs.tables import create_table, exists, read, replace_day
-from spark_jobs.transform import compute_view, judged_rows, mark_first
+from spark_jobs.tables import exists, read, replace_day
+from spark_jobs.transform import MESSAGE, compute_view, judged_rows, mark_first
 from weir.event_time import day_bounds, utc_now
 from weir.layout import view_query
 from weir.pipeline import Stream
@@ -40,11 +41,12 @@ class Night:
     def _ranked(self, source: str) -> DataFrame:
         """Every message that can belong to the day, judged, the first of each identity marked. Kept for all views."""
         path = self.call.lake.raw(self.call.pipeline.name, source)
-        if not exists(self.spark, path):
-            raise Refusal(f"nothing of '{source}' is archived yet in {path}: run `weir stream {self.call.pipeline.name}` first")
-        # An event may be ahead of its arrival by the future tolerance, so the day before can hold it; it never arrives later than now.
+        # An event may be ahead of its arrival by the future tolerance, so the day before can hold it.
         earliest = (self.start - self.reach - timedelta(days=1)).date()
-        raw = read(self.spark, path).filter(F.col("received_on") >= F.lit(earliest))
+        if exists(self.spark, path):
+            raw = read(self.spark, path).filter(F.col("received_on") >= F.lit(earliest))
+        else:
+            raw = self.spark.createDataFrame([], MESSAGE)
         contract = self.call.pipeline.sources[source]
         judged = judged_rows(raw, contract)
         ranked = mark_first(judged, contract) if isinstance(contract, Stream) else judged.withColumn("_first", F.col("_accepted"))
@@ -84,7 +86,6 @@ class Night:
         cells = with_day(compute_view(self.spark, pipeline, view, frames), declared.time).localCheckpoint()
         cells = cells.filter(F.col("_day") == F.lit(self.day))
         table = self.call.lake.batch(pipeline.name, view, pipeline.fingerprint(view))
-        create_table(self.spark, table, cells.schema, "_day")
         replace_day(cells, table, self.day)
         return cells
 
@@ -99,13 +100,15 @@ class Night:
         return compare_cells(pipeline.views[view], view, fingerprint, speed, batch, watermark)
 
 
-def _total(groups: "list[Row] | object") -> int:
-    return sum(group["count"] for group in groups)  # type: ignore[attr-defined]
+def _total(groups: Iterable[Row]) -> int:
+    return sum(group["count"] for group in groups)
 
 
 def nightly(call: Call) -> Outcome:
     began = time.monotonic()
     spark = build_session(f"weir {call.pipeline.name} nightly")
+    if not any(exists(spark, call.lake.raw(call.pipeline.name, source)) for source in call.pipeline.sources):
+        raise Refusal(f"nothing of '{call.pipeline.name}' is archived yet: run `weir stream {call.pipeline.name}` first")
     night = Night(spark, call, call.options.day)
     streams = [night.count_stream(name) for name in call.pipeline.sources]
     views = [night.compare_view(name, night.recompute_view(name)) for name in call.pipeline.views]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from spark_jobs.tables import append_once, create_table, exists, read
+from spark_jobs.tables import append_once, exists, read
 from weir.layout import app_id
 
 SCHEMA = StructType(
@@ -103,7 +103,6 @@ class ProgressCopy:
 
     def __init__(self, spark: SparkSession, pipeline: str, table: str, query: str, checkpoint: str) -> None:
         self._spark, self._pipeline, self._table, self._query, self._checkpoint = spark, pipeline, table, query, checkpoint
-        create_table(spark, table, SCHEMA, "query")
         self._copied: int | None = None
 
     def copy(self) -> None:
@@ -116,10 +115,12 @@ class ProgressCopy:
             last = ranges[-1].batch
             identity = app_id(self._pipeline, f"progress_{self._query}", checkpoint_id(self._checkpoint))
             rows = self._spark.createDataFrame([astuple(r) for r in ranges], SCHEMA).coalesce(1)
-            append_once(rows, self._table, identity, last, {"query": self._query, "batches": [ranges[0].batch, last]})
+            append_once(rows, self._table, "query", identity, last, {"query": self._query, "batches": [ranges[0].batch, last]})
             self._copied = last
 
     def _last_copied(self) -> int:
+        if not exists(self._spark, self._table):
+            return -1
         own = (F.col("query") == self._query) & (F.col("generation") == checkpoint_id(self._checkpoint))
         row = read(self._spark, self._table).filter(own).agg(F.max("batch")).first()
         return -1 if row is None or row[0] is None else int(row[0])
@@ -133,6 +134,6 @@ def read_progress(spark: SparkSession, table: str, query: str, checkpoint: str) 
     if exists(spark, table):
         own = (F.col("query") == query) & (F.col("generation") == checkpoint_id(checkpoint))
         rows = read(spark, table).filter(own).withColumn("planned_at", F.unix_micros("planned_at")).collect()
-        copied = [BatchRange(*row[:-1], planned_at=datetime.fromtimestamp(row[-1] / 1e6, UTC)) for row in rows]
+        copied = [BatchRange(**row.asDict() | {"planned_at": datetime.fromtimestamp(row["planned_at"] / 1e6, UTC)}) for row in rows]
     last = max((r.batch for r in copied), default=-1)
     return sorted(copied + read_log(query, checkpoint, last), key=lambda r: (r.batch, r.topic, r.partition))

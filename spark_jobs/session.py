@@ -5,6 +5,7 @@ import os
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.tables import TABLE_DEFAULTS
 from weir.stack import spark_jars
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -24,7 +25,7 @@ def build_session(app_name: str) -> SparkSession:
 
 
 def _settings(master: str) -> dict[str, str]:
-    settings = {
+    settings = TABLE_DEFAULTS | {
         "spark.jars": ",".join(str(jar) for jar in spark_jars()),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

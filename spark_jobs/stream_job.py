@@ -1,10 +1,9 @@
 """The speed layer of one pipeline: archive and one query per view in one driver.
 
 1. take the lease, or be refused before Spark starts
-2. create the tables
-3. start the queries; each batch is: fence, write once, fence
-4. every two seconds: beat, copy progress, look for a stop request
-5. stop every query at a batch border, say how it ended
+2. start the queries; each batch is: fence, write once, fence
+3. every two seconds: beat, copy progress, look for a stop request
+4. stop every query at a batch border, say how it ended
 """
 
 import argparse
@@ -12,7 +11,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +21,7 @@ from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.faults import fault_point
 from spark_jobs.progress import ProgressCopy, checkpoint_id
 from spark_jobs.session import build_session
-from spark_jobs.tables import append_once, compact_speed, create_table
+from spark_jobs.tables import append_once, compact_speed
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
 from weir.layout import ARCHIVE_FORMAT, app_id, archive_query, view_query
@@ -62,10 +60,10 @@ class Driver:
         self.copies: list[ProgressCopy] = []
         self.spark: SparkSession
 
-    # Steps 2 and 3
+    # Step 2
 
     def start(self) -> None:
-        """Create the tables and start every query."""
+        """Start every query."""
         pipeline, options = self.call.pipeline, self.call.options
         self.beat("starting")
         self.spark = build_session(f"weir {pipeline.name} stream")
@@ -82,9 +80,10 @@ class Driver:
         name, lake = self.call.pipeline.name, self.call.lake
         query, table = archive_query(source), lake.raw(self.call.pipeline.name, source)
         messages = self._messages(self.call.pipeline.sources[source].topic).withColumn("received_on", F.to_date("received_at"))
-        create_table(self.spark, table, messages.schema, "received_on")
         checkpoint = lake.checkpoint(name, query, ARCHIVE_FORMAT)
-        self._start_query(query, messages, "append", checkpoint, ARCHIVE_TRIGGER_SECONDS, self._sink(query, checkpoint, table))
+        self._start_query(
+            query, messages, "append", checkpoint, ARCHIVE_TRIGGER_SECONDS, self._sink(query, checkpoint, table, "received_on")
+        )
 
     def _start_view(self, view: str) -> None:
         pipeline, lake = self.call.pipeline, self.call.lake
@@ -92,9 +91,7 @@ class Driver:
         table = lake.speed(pipeline.name, view, fingerprint)
         checkpoint = lake.checkpoint(pipeline.name, query, fingerprint)
         cells = with_day(self._speed_cells(view), pipeline.views[view].time)
-        columns = cells.withColumn("_generation", F.lit(0)).withColumn("_batch", F.lit(0).cast("bigint"))
-        create_table(self.spark, table, columns.schema, "_day")
-        write = self._sink(query, checkpoint, table)
+        write = self._sink(query, checkpoint, table, "_day")
 
         def write_cells(frame: DataFrame, batch: int) -> None:
             told = frame.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
@@ -134,7 +131,7 @@ class Driver:
         trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_seconds} seconds")
         self.queries[name] = trigger.start()
 
-    def _sink(self, query: str, checkpoint: str, table: str) -> Sink:
+    def _sink(self, query: str, checkpoint: str, table: str, partition_by: str) -> Sink:
         """Append a batch to the table exactly once, as long as this driver holds the lease."""
 
         def write(frame: DataFrame, batch: int) -> None:
@@ -143,7 +140,8 @@ class Driver:
             self.check_lease()
             fault_point(f"before_write.{query}", batch)
             identity = app_id(self.call.pipeline.name, query, checkpoint_id(checkpoint))
-            append_once(frame, table, identity, batch, {"query": query, "batch": batch, "generation": self.lease.generation})
+            told = {"query": query, "batch": batch, "generation": self.lease.generation}
+            append_once(frame, table, partition_by, identity, batch, told)
             fault_point(f"after_write.{query}", batch)
             self.check_lease()
 
@@ -154,7 +152,7 @@ class Driver:
         if lease != self.lease:
             raise LeaseLost(f"generation {self.lease.generation} has been replaced by generation {lease.generation if lease else '?'}")
 
-    # Steps 4 and 5
+    # Steps 3 and 4
 
     def watch(self) -> str | None:
         """Beat until a stop is requested or all queries have ended. Returns the error of a query that failed."""
@@ -249,7 +247,9 @@ def take_lease(control: Control) -> Lease:
     dead = lease is not None and lease.holder.is_on_this_host() and not lease.holder.is_alive()
     decision = decide_lease(lease, control.heartbeat(), dead, now)
     if isinstance(decision, Leave):
-        raise Refusal(f"{control.folder.name} already has a driver: {decision.reason}; stop it with `weir stream {control.folder.name} --stop`")
+        raise Refusal(
+            f"{control.folder.name} already has a driver: {decision.reason}; stop it with `weir stream {control.folder.name} --stop`"
+        )
     taken = control.take_lease(decision.generation, Identity.of_this_process())
     if taken is None:
         raise Refusal(f"{control.folder.name} already has a driver: another one took generation {decision.generation} just now")

@@ -9,25 +9,17 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 COMPACT_FROM_FILES = 40
 """A day of a speed table with so many files is rewritten; readers open that many at most, and a rewrite is worth it."""
 
-_PROPERTIES = {
+TABLE_DEFAULTS = {
     # Other engines read the tables too.
-    "delta.enableDeletionVectors": "false",
+    "spark.databricks.delta.properties.defaults.enableDeletionVectors": "false",
     # A speed table commits every second: a month of its log would be millions of files.
-    "delta.logRetentionDuration": "interval 7 days",
+    "spark.databricks.delta.properties.defaults.logRetentionDuration": "interval 7 days",
 }
-
-
-def create_table(spark: SparkSession, path: str, schema: StructType, partition_by: str) -> None:
-    """Make the table if it is not there yet."""
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema).partitionedBy(partition_by)
-    for key, setting in _PROPERTIES.items():
-        builder = builder.property(key, setting)
-    builder.execute()
+"""Session settings by which every new table is made. A table comes into being with its first rows."""
 
 
 def exists(spark: SparkSession, path: str) -> bool:
@@ -38,11 +30,12 @@ def read(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("delta").load(path)
 
 
-def append_once(frame: DataFrame, path: str, app_id: str, version: int, metadata: dict[str, Any]) -> None:
+def append_once(frame: DataFrame, path: str, partition_by: str, app_id: str, version: int, metadata: dict[str, Any]) -> None:
     """Append, unless this app id has already appended this version or a later one: then nothing happens."""
     (
         frame.write.format("delta")
         .mode("append")
+        .partitionBy(partition_by)
         .option("txnAppId", app_id)
         .option("txnVersion", version)
         .option("userMetadata", json.dumps(metadata, sort_keys=True))
@@ -52,7 +45,7 @@ def append_once(frame: DataFrame, path: str, app_id: str, version: int, metadata
 
 def replace_day(frame: DataFrame, path: str, day: date) -> None:
     """Put these cells in the place of the day's, in one commit. `frame` has `_day`, all of it this day."""
-    frame.write.format("delta").mode("overwrite").option("replaceWhere", f"_day = DATE'{day}'").save(path)
+    frame.write.format("delta").mode("overwrite").partitionBy("_day").option("replaceWhere", f"_day = DATE'{day}'").save(path)
 
 
 def last_words(cells: DataFrame, grain: list[str]) -> DataFrame:

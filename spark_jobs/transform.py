@@ -11,6 +11,9 @@ from quality.verdict import Rule, broken_by, is_accepted, verdict
 from weir.event_time import FUTURE_TOLERANCE, format_duration
 from weir.pipeline import COORDINATES, Contract, Pipeline, Stream, Table
 
+MESSAGE = "topic string, partition int, offset bigint, received_at timestamp, value binary"
+"""What the transform needs of a message; raw rows and Kafka's have more."""
+
 _END_KEY = "\x01"
 _BLANKS = " \t\r\n"
 _DAY = r"(?!0000|9999)\d{4}-\d\d-\d\d"

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_runn
 from weir.layout import Home
 from weir.loader import load_named
 from weir.produce import plan_events, send_events
-from weir.records import Control, NightlyReport
+from weir.records import Control, NightlyReport, QueryPulse
 from weir.serving import Answer, answer_query
 
 PIPELINE = "shop"
@@ -58,11 +58,11 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
             assert report is not None
         finally:
             _stop_all(home)
-    hours = "SELECT country, sum(orders) AS orders, sum(revenue) AS revenue FROM revenue_per_minute GROUP BY country ORDER BY revenue DESC LIMIT 5"
-    answer = answer_query(home.lake, [pipeline], hours)
+    sql = "SELECT country, sum(orders) AS orders, sum(revenue) AS revenue FROM revenue_per_minute GROUP BY 1 ORDER BY 3 DESC LIMIT 5"
+    answer = answer_query(home.lake, [pipeline], sql)
     seconds = round(time.monotonic() - began)
     if not quiet:
-        _show(out, home, sent, report, hours, answer, seconds)
+        _show(out, home, sent, report, sql, answer, seconds)
     return {
         "seconds": seconds,
         "day": str(day),
@@ -72,16 +72,16 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
     }
 
 
-def _show(
-    out: Console, home: Home, sent: Counter[tuple[str, str]], report: NightlyReport, sql: str, answer: Answer, seconds: int
-) -> None:
+def _show(out: Console, home: Home, sent: Counter[tuple[str, str]], report: NightlyReport, sql: str, answer: Answer, seconds: int) -> None:
     screens.show_sent(out, sent)
     screens.show_nightly(out, report)
     out.print(f'[bold]weir query "{sql}"[/]')
     screens.show_answer(out, answer)
     where = os.path.relpath(home.root)
     out.print(f"Done in {seconds} s. What differs are cells that late events belong to: the stream did not wait for them, the night did.")
-    out.print(f"Nothing is left running. Look around with WEIR_HOME={where} weir query …; the Spark logs are in {where}/logs.", soft_wrap=True)
+    out.print(
+        f"Nothing is left running. Look around with WEIR_HOME={where} weir query …; the Spark logs are in {where}/logs.", soft_wrap=True
+    )
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def _own_lake(home: Home) -> Iterator[None]:
 def _step(err: Console, first: str) -> Iterator[Status]:
     with err.status(first) as status:
         if not err.is_terminal:  # a log wants lines, a person a spinner
-            status.update = lambda text, **_: err.print(text, soft_wrap=True)  # type: ignore[method-assign,assignment]
+            status.update = lambda text, **_: err.print(text, soft_wrap=True)  # type: ignore[method-assign]
         yield status
 
 
@@ -110,11 +110,13 @@ def _empty(home: Home) -> None:
 
 
 def _stop_all(home: Home) -> None:
-    try:
+    with suppress(JobFailed):
         stop_stream(home, PIPELINE, "the demo ends")
-    except JobFailed:
-        pass
     stack.stop_kafka(home)
+
+
+def _has_read(pulse: QueryPulse, ends: dict[str, int]) -> bool:
+    return bool(pulse.until) and all(offset >= ends[place] for place, offset in pulse.until.items())
 
 
 def _wait_until_read(home: Home, job: Job, ends: dict[str, int]) -> None:
@@ -123,9 +125,8 @@ def _wait_until_read(home: Home, job: Job, ends: dict[str, int]) -> None:
     deadline = time.monotonic() + CATCH_UP_SECONDS
     while time.monotonic() < deadline:
         beat = control.heartbeat()
-        if beat and beat.queries and all(offset >= ends[place] for pulse in beat.queries.values() for place, offset in pulse.until.items()):
-            if all(pulse.until for pulse in beat.queries.values()):
-                return
+        if beat and beat.queries and all(_has_read(pulse, ends) for pulse in beat.queries.values()):
+            return
         if job.process.poll() is not None:
             job.outcome()
             raise JobFailed(f"the stream ended before it had read everything; see {job.log}")

@@ -134,19 +134,21 @@ def _say(file: Path, given: Any, where: Where, error: Any) -> str:
         known = known[:-1]
     place = f"{file}:{where.get(known, 1)}"
     name = ".".join(str(part) for part in path)
+    around = ".".join(str(part) for part in path[:-1]) or "the pipeline"
     match error["type"]:
         case "extra_forbidden":
-            return f"{place}: unknown word '{path[-1]}' in {'.'.join(map(str, path[:-1])) or 'the pipeline'}{nearest(str(path[-1]), _words_at(path[:-1]))}"
+            return f"{place}: unknown word '{path[-1]}' in {around}{nearest(str(path[-1]), _words_at(path[:-1]))}"
         case "missing":
-            return f"{place}: {'.'.join(map(str, path[:-1])) or 'the pipeline'} needs '{path[-1]}'"
+            return f"{place}: {around} needs '{path[-1]}'"
         case "literal_error" if path[-1] == "name" and "expectations" in path:
             return f"{place}: '{error['input']}' is no expectation that judges rows{nearest(error['input'], ROW_RULES)}"
         case "string_pattern_mismatch" if "[key]" in error["loc"] or path[-1] in ("pipeline", "identity", "occurred_at"):
             return f"{place}: '{error['input']}' is not a name: small letters, digits and _, starting with a letter, at most 63"
         case "string_pattern_mismatch" if path[-1] in ("type", "from"):
-            return f"{place}: {name}: '{error['input']}' is not a type (string, bigint, int, double, boolean, date, timestamp, decimal(p,s), array<…>, struct<…>)"
+            types = "string, bigint, int, double, boolean, date, timestamp, decimal(p,s), array<…>, struct<…>"
+            return f"{place}: {name}: '{error['input']}' is not a type ({types})"
         case "value_error":
-            return f"{place}: {name + ': ' if name else ''}{str(error['ctx']['error'])}"
+            return f"{place}: {name + ': ' if name else ''}{error['ctx']['error']!s}"
         case _:
             return f"{place}: {name}: {error['msg'][0].lower()}{error['msg'][1:]}"
 

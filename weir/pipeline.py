@@ -21,7 +21,8 @@ SqlType = Annotated[
     str,
     BeforeValidator(lambda v: v.lower().strip() if isinstance(v, str) else v),
     StringConstraints(
-        pattern=r"^(string|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|decimal\(\d{1,2}, ?\d{1,2}\)|(array|map|struct)<.+>)$"
+        pattern=r"^(string|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp"
+        r"|decimal\(\d{1,2}, ?\d{1,2}\)|(array|map|struct)<.+>)$"
     ),
 ]
 
@@ -258,7 +259,9 @@ class Pipeline(Declared):
 
 
 _STRING_OR_COMMENT = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|--[^\n]*|/\*.*?\*/", re.DOTALL)
-_CLAUSE = r"(?:join|inner|left|right|full|cross|semi|anti|natural|lateral|on|using|where|group|having|window|order|union|except|intersect|limit)"
+_CLAUSE = (
+    r"(?:join|inner|left|right|full|cross|semi|anti|natural|lateral|on|using|where|group|having|window|order|union|except|intersect|limit)"
+)
 _RELATION = rf"`?\w+`?(?:\s+(?:as\s+)?(?!{_CLAUSE}\b)`?\w+`?)?"
 _RELATIONS = re.compile(rf"\b(?:from|join)\s+({_RELATION}(?:\s*,\s*{_RELATION})*)", re.IGNORECASE)
 

@@ -25,7 +25,7 @@ class Record(BaseModel):
         try:
             with os.fdopen(handle, "w") as f:
                 f.write(self.model_dump_json(indent=1))
-            os.replace(temporary, file)
+            Path(temporary).replace(file)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise

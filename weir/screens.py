@@ -59,8 +59,8 @@ def show_nightly(console: Console, report: NightlyReport) -> None:
     console.print(reasons)
     views = _table(f"Speed against batch, {report.day}", "view", "cells", "equal", "different", "only speed", "only batch", "pending")
     for view in report.views:
-        counts = (view.compared, view.equal, view.different, view.only_speed, view.only_batch, view.pending)
-        views.add_row(view.view, *map(_number, counts))
+        cells = (view.compared, view.equal, view.different, view.only_speed, view.only_batch, view.pending)
+        views.add_row(view.view, *map(_number, cells))
     console.print(views)
     for view in report.views:
         if view.examples:

@@ -11,15 +11,13 @@ from events import NOON, iso, message, order
 from oracle import Message
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark_jobs.transform import judged_rows, mark_first
+from spark_jobs.transform import MESSAGE, judged_rows, mark_first
 from weir.pipeline import Pipeline, Stream
-
-SCHEMA = "topic string, partition int, offset bigint, received_at timestamp, value binary"
 
 
 def closed_frame(spark: SparkSession, messages: list[Message]) -> DataFrame:
     rows = [(m.topic, m.partition, m.offset, m.received_at, m.value) for m in messages]
-    return spark.createDataFrame(rows, SCHEMA).coalesce(1)
+    return spark.createDataFrame(rows, MESSAGE).coalesce(1)
 
 
 def judge_as_batch(spark: SparkSession, stream: Stream, messages: list[Message], folder: Path) -> list[Row]:
@@ -28,7 +26,7 @@ def judge_as_batch(spark: SparkSession, stream: Stream, messages: list[Message],
 
 def judge_as_stream(spark: SparkSession, stream: Stream, messages: list[Message], folder: Path) -> list[Row]:
     closed_frame(spark, messages).write.parquet(str(folder / "in"))
-    live = spark.readStream.schema(SCHEMA).parquet(str(folder / "in"))
+    live = spark.readStream.schema(MESSAGE).parquet(str(folder / "in"))
     name = f"judged_{folder.name.replace('-', '_')}"
     query = judged_rows(live, stream).writeStream.format("memory").queryName(name).trigger(availableNow=True)
     query.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
@@ -68,7 +66,10 @@ UNDECODABLE = {
 }
 
 REJECTED = {
-    "wrong key case": ({("Country" if k == "country" else k): v for k, v in GOOD.items()}, ["contract:no_missing_field", "contract:no_unknown_field"]),
+    "wrong key case": (
+        {("Country" if k == "country" else k): v for k, v in GOOD.items()},
+        ["contract:no_missing_field", "contract:no_unknown_field"],
+    ),
     "missing field": ({k: v for k, v in GOOD.items() if k != "country"}, ["contract:no_missing_field"]),
     "unknown field": (order(extra=1), ["contract:no_unknown_field"]),
     "no identity": (order(None), ["identity:be_present"]),
@@ -106,7 +107,9 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("judge", [judge_as_batch, judge_as_stream])
-def test_every_message_gets_the_reason_that_it_deserves(spark: SparkSession, shop: Pipeline, judge: Callable[..., list[Row]], tmp_path: Path) -> None:
+def test_every_message_gets_the_reason_that_it_deserves(
+    spark: SparkSession, shop: Pipeline, judge: Callable[..., list[Row]], tmp_path: Path
+) -> None:
     cases = {**UNDECODABLE, **REJECTED, **ACCEPTED}
     messages = [message(document, offset) for offset, (document, _) in enumerate(cases.values())]
     rows = {row["offset"]: row for row in judge(spark, shop.streams["orders"], messages, tmp_path)}

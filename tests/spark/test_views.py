@@ -17,12 +17,11 @@ from oracle import Cells, Message
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.stream_job import output_mode
-from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream, judged_rows, mark_first
+from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows, mark_first
 from weir.generator import Shares, load_produce
 from weir.pipeline import Pipeline
 from weir.produce import plan_events
 
-SCHEMA = "topic string, partition int, offset bigint, received_at timestamp, value binary"
 DAY = date(2026, 3, 1)
 NO_LATE_ONES = Shares(dirty=0.05, late=0, duplicate=0.05, out_of_order=0.2, skewed=0.05, future=0.01)
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +50,7 @@ def _flush(stream: str, last: Message) -> Message:
 
 def frame(spark: SparkSession, messages: list[Message]) -> DataFrame:
     rows = [(m.topic, m.partition, m.offset, m.received_at, m.value) for m in messages]
-    return spark.createDataFrame(rows, SCHEMA).coalesce(1)
+    return spark.createDataFrame(rows, MESSAGE).coalesce(1)
 
 
 def as_cells(rows: list[Any], grain: list[str]) -> Cells:
@@ -86,7 +85,7 @@ def run_as_stream(spark: SparkSession, shop: Pipeline, view: str, pieces: list[l
         (part,) = (folder / "staged" / str(number)).glob("part-*.parquet")
         os.utime(part, (1_700_000_000 + number, 1_700_000_000 + number))
         part.rename(source / f"{number:03}.parquet")
-    live = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+    live = spark.readStream.schema(MESSAGE).option("maxFilesPerTrigger", 1).parquet(str(source))
     declared = shop.streams[stream]
     cells = compute_view(spark, shop, view, {stream: dedupe_stream(accepted_rows(live, declared), declared)})
     told: dict[int, Cells] = {}
