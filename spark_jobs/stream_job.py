@@ -7,6 +7,7 @@
 """
 
 import argparse
+import json
 import signal
 import threading
 import time
@@ -58,6 +59,7 @@ class Driver:
         self.stopping = threading.Event()
         self.queries: dict[str, StreamingQuery] = {}
         self.copies: list[ProgressCopy] = []
+        self._pulses: dict[str, QueryPulse] = {}
         self.spark: SparkSession
 
     # Step 2
@@ -185,10 +187,15 @@ class Driver:
         self._copy_progress()
 
     def beat(self, state: Any, error: str | None = None) -> None:
-        pulses = {name: _pulse(query) for name, query in self.queries.items()}
+        self._pulses = {name: _pulse(query, self._pulses.get(name, NO_PULSE)) for name, query in self.queries.items()}
         self.control.beat(
             Heartbeat(
-                holder=self.lease.holder, generation=self.lease.generation, state=state, written_at=utc_now(), error=error, queries=pulses
+                holder=self.lease.holder,
+                generation=self.lease.generation,
+                state=state,
+                written_at=utc_now(),
+                error=error,
+                queries=self._pulses,
             )
         )
 
@@ -223,18 +230,22 @@ def output_mode(cells: DataFrame) -> str:
         return "append"
 
 
-def _pulse(query: StreamingQuery) -> QueryPulse:
+NO_PULSE = QueryPulse(batch=None, rows_per_second=0, behind=0, until={}, watermark=None, state_rows=0, state_bytes=0)
+
+
+def _pulse(query: StreamingQuery, before: QueryPulse) -> QueryPulse:
+    """What the query's last progress says. An idle one says nothing of offsets: then what was known before holds."""
     progress: Any = query.lastProgress
     if progress is None:
-        return QueryPulse(batch=None, rows_per_second=0, behind=0, until={}, watermark=None, state_rows=0, state_bytes=0)
+        return before
     sources, states = progress["sources"], progress["stateOperators"]
-    ends = [s["endOffset"] for s in sources if isinstance(s["endOffset"], dict)]
+    ends = [json.loads(s["endOffset"]) for s in sources if s["endOffset"]]
     watermark = progress["eventTime"].get("watermark")
     return QueryPulse(
         batch=progress["batchId"],
         rows_per_second=round(float(progress["processedRowsPerSecond"] or 0), 1),
         behind=int(sum(float(s["metrics"].get("maxOffsetsBehindLatest") or 0) for s in sources)),
-        until={f"{topic}/{p}": offset for end in ends for topic, part in end.items() for p, offset in part.items()},
+        until=before.until | {f"{topic}/{p}": offset for end in ends for topic, part in end.items() for p, offset in part.items()},
         watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark,
         state_rows=sum(s["numRowsTotal"] for s in states),
         state_bytes=sum(s["memoryUsedBytes"] for s in states),

@@ -98,7 +98,8 @@ def _own_lake(home: Home) -> Iterator[None]:
 def _step(err: Console, first: str) -> Iterator[Status]:
     with err.status(first) as status:
         if not err.is_terminal:  # a log wants lines, a person a spinner
-            status.update = lambda text, **_: err.print(text, soft_wrap=True)  # type: ignore[method-assign]
+            began = time.monotonic()
+            status.update = lambda text, **_: err.print(f"{time.monotonic() - began:4.0f} s  {text}", soft_wrap=True)  # type: ignore[method-assign]
         yield status
 
 
