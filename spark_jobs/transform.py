@@ -33,7 +33,7 @@ def judged_rows(messages: DataFrame, contract: Stream | Table) -> DataFrame:
 
 
 def decode(messages: DataFrame, contract: Contract) -> DataFrame:
-    """Read each message's JSON by the contract. Adds `_wire`, `_undecodable`, `_missing` and `_unknown`.
+    """Read each message's JSON by the contract. Gives its fields, `_undecodable`, `_missing` and `_unknown`.
 
     Spark's reader flags what it cannot parse, but says nothing of a second document, a key that stands twice, missing or
     unknown fields. So the keys are read once more from the message with a last key of our own put into it: if that key
@@ -44,13 +44,14 @@ def decode(messages: DataFrame, contract: Contract) -> DataFrame:
     text = F.col("value").cast("string")
     trimmed = F.btrim(text, F.lit(_BLANKS))
     marked = F.concat(F.substring(trimmed, F.lit(1), F.length(trimmed) - 1), F.lit(f',"{_END_KEY}":0}}'))
-    return (
-        messages.withColumn("_wire", F.from_json(text, f"{fields}, _corrupt string", options))
-        .withColumn("_keys", F.json_object_keys(marked))
-        .withColumn("_undecodable", _undecodable(text, trimmed, contract))
-        .withColumn("_missing", _has_missing_field(contract))
-        .withColumn("_unknown", _has_unknown_field(contract))
-        .select(*COORDINATES, "_wire", "_undecodable", "_missing", "_unknown")
+    wire = F.from_json(text, f"{fields}, _corrupt string", options)
+    read = messages.select(*COORDINATES, "value", wire.alias("_wire"), F.json_object_keys(marked).alias("_keys"))
+    return read.select(
+        *COORDINATES,
+        "_wire.*",
+        _undecodable(text, trimmed, contract).alias("_undecodable"),
+        _has_missing_field(contract).alias("_missing"),
+        _has_unknown_field(contract).alias("_unknown"),
     )
 
 
@@ -94,12 +95,11 @@ def _strings(words: list[str]) -> Column:
 
 def clean(decoded: DataFrame, contract: Contract) -> DataFrame:
     """Apply the declared expressions, all to the message's own values, and read times. Adds `_unreadable_<column>`."""
-    wire = decoded.select(*COORDINATES, "_undecodable", "_missing", "_unknown", "_wire.*")
     cleaned = {name: F.expr(column.clean) if column.clean else F.col(name) for name, column in contract.columns.items()}
     times = {name: _parsed_time(cleaned[name], column.type) for name, column in contract.columns.items() if column.is_parsed_time}
     values = {name: times.get(name, cleaned[name].try_cast(column.type)) for name, column in contract.columns.items()}
     unreadable = {name: cleaned[name].isNotNull() & time.isNull() for name, time in times.items()}
-    return wire.select(
+    return decoded.select(
         *COORDINATES,
         "_undecodable",
         "_missing",
@@ -122,7 +122,8 @@ def judge(cleaned: DataFrame, contract: Stream | Table) -> DataFrame:
     """Add `_verdict` (the rules a row breaks) and `_accepted`. An undecodable message has no verdict and is not accepted."""
     rules = _built_in_rules(contract) + [broken_by(expectation) for expectation in contract.expectations]
     decodable = F.col("_undecodable").isNull()
-    return cleaned.withColumn("_verdict", F.when(decodable, verdict(rules))).withColumn("_accepted", decodable & is_accepted(rules))
+    broken = F.when(decodable, verdict(rules)).alias("_verdict")
+    return cleaned.select(*COORDINATES, *contract.columns, "_undecodable", broken, (decodable & is_accepted(rules)).alias("_accepted"))
 
 
 def _built_in_rules(contract: Stream | Table) -> list[Rule]:

@@ -261,9 +261,9 @@ def query(
 
 @app.command()
 def demo(
-    events: Annotated[int, typer.Option(min=100)] = 20_000,
+    events: Annotated[int, typer.Option(help="how many, duplicates come on top", min=100)] = 12_000,
     rate: Annotated[float, typer.Option(help="events a second")] = 2_000,
-    seed: int = 1,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same events")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Run the shop for a day on parts of its own: Kafka, the stream, the night, the comparison. Leaves nothing running."""

@@ -25,6 +25,8 @@ from weir.serving import Answer, answer_query
 
 PIPELINE = "shop"
 CATCH_UP_SECONDS = 180
+MAX_BATCH = 800
+"""Small batches, so that the watermark moves while the day is read: with one large batch nothing could be late."""
 
 
 def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, quiet: bool) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
             kafka = stack.bootstrap(home)
             stack.create_topics(kafka, topics)
             step.update("starting the stream: archive and views in one Spark driver")
-            job = start_stream(home, PIPELINE, kafka, [])
+            job = start_stream(home, PIPELINE, kafka, ["--max-batch", str(MAX_BATCH)])
             wait_until_running(home, PIPELINE, job)
             declaration = load_produce(home.pipelines / PIPELINE, pipeline)
             planned = list(plan_events(pipeline, declaration, day, events, seed, declaration.shares, None, None, utc_now()))
