@@ -20,7 +20,7 @@ from spark_jobs.reconcile import compare_cells
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import with_day
 from spark_jobs.tables import exists, read, replace_day
-from spark_jobs.transform import MESSAGE, compute_view, judged_rows, mark_first
+from spark_jobs.transform import compute_view, judged_rows, mark_first
 from weir.event_time import day_bounds, utc_now
 from weir.layout import view_query
 from weir.pipeline import Stream
@@ -40,13 +40,10 @@ class Night:
 
     def _ranked(self, source: str) -> DataFrame:
         """Every message that can belong to the day, judged, the first of each identity marked. Kept for all views."""
-        path = self.call.lake.raw(self.call.pipeline.name, source)
         # An event may be ahead of its arrival by the future tolerance, so the day before can hold it.
         earliest = (self.start - self.reach - timedelta(days=1)).date()
-        if exists(self.spark, path):
-            raw = read(self.spark, path).filter(F.col("received_on") >= F.lit(earliest))
-        else:
-            raw = self.spark.createDataFrame([], MESSAGE)
+        raw = read(self.spark, self.call.lake.raw(self.call.pipeline.name))
+        raw = raw.filter((F.col("stream") == source) & (F.col("received_on") >= F.lit(earliest)))
         contract = self.call.pipeline.sources[source]
         judged = judged_rows(raw, contract)
         ranked = mark_first(judged, contract) if isinstance(contract, Stream) else judged.withColumn("_first", F.col("_accepted"))
@@ -107,7 +104,7 @@ def _total(groups: Iterable[Row]) -> int:
 def nightly(call: Call) -> Outcome:
     began = time.monotonic()
     spark = build_session(f"weir {call.pipeline.name} nightly")
-    if not any(exists(spark, call.lake.raw(call.pipeline.name, source)) for source in call.pipeline.sources):
+    if not exists(spark, call.lake.raw(call.pipeline.name)):
         raise Refusal(f"nothing of '{call.pipeline.name}' is archived yet: run `weir stream {call.pipeline.name}` first")
     night = Night(spark, call, call.options.day)
     streams = [night.count_stream(name) for name in call.pipeline.sources]

@@ -115,7 +115,7 @@ class ProgressCopy:
             last = ranges[-1].batch
             identity = app_id(self._pipeline, f"progress_{self._query}", checkpoint_id(self._checkpoint))
             rows = self._spark.createDataFrame([astuple(r) for r in ranges], SCHEMA).coalesce(1)
-            append_once(rows, self._table, "query", identity, last, {"query": self._query, "batches": [ranges[0].batch, last]})
+            append_once(rows, self._table, ["query"], identity, last, {"query": self._query, "batches": [ranges[0].batch, last]})
             self._copied = last
 
     def _last_copied(self) -> int:

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,13 +23,13 @@ from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.faults import fault_point
 from spark_jobs.progress import ProgressCopy, checkpoint_id
 from spark_jobs.session import build_session
-from spark_jobs.tables import append_once, compact_speed
+from spark_jobs.tables import append_once, compact_speed, exists, read
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
-from weir.layout import ARCHIVE_FORMAT, app_id, archive_query, view_query
+from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
 from weir.records import Control, Heartbeat, Identity, Lease, Outcome, QueryPulse
 from weir.refusal import Refusal
-from weir.stack import missing_topics
+from weir.stack import end_offsets, missing_topics
 from weir.supervision import Leave, decide_lease
 
 BEAT_SECONDS = 2
@@ -39,6 +40,8 @@ MAX_BATCH_MESSAGES = 200_000
 """A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
 COMPACT_EVERY_BATCHES = 20
 STOP_SECONDS = 60
+EARLIEST = -2
+"""Kafka's number for the first offset that a partition still has."""
 
 Sink = Callable[[DataFrame, int], None]
 
@@ -71,21 +74,23 @@ class Driver:
         self.spark = build_session(f"weir {pipeline.name} stream")
         self.beat("starting")
         if not options.no_archive:
-            for name in pipeline.sources:
-                self._start_archive(name)
-                self.beat("starting")
+            self._start_archive()
+            self.beat("starting")
         for name in options.views.split(",") if options.views else pipeline.views:
             self._start_view(name)
             self.beat("starting")
 
-    def _start_archive(self, source: str) -> None:
-        name, lake = self.call.pipeline.name, self.call.lake
-        query, table = archive_query(source), lake.raw(self.call.pipeline.name, source)
-        messages = self._messages(self.call.pipeline.sources[source].topic).withColumn("received_on", F.to_date("received_at"))
-        checkpoint = lake.checkpoint(name, query, ARCHIVE_FORMAT)
-        self._start_query(
-            query, messages, "append", checkpoint, ARCHIVE_TRIGGER_SECONDS, self._sink(query, checkpoint, table, "received_on")
-        )
+    def _start_archive(self) -> None:
+        """One query for all topics. Its checkpoint belongs to this set of topics; a new one goes on where raw ends."""
+        name, lake, sources = self.call.pipeline.name, self.call.lake, self.call.pipeline.sources
+        topics = {source.topic: stream for stream, source in sources.items()}
+        table, checkpoint = lake.raw(name), lake.checkpoint(name, ARCHIVE_QUERY, archive_fingerprint(topics))
+        resume = "earliest" if (Path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
+        stream = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))[F.col("topic")]
+        messages = self._messages(",".join(topics), self.call.options.max_archive_batch, resume)
+        messages = messages.withColumn("stream", stream).withColumn("received_on", F.to_date("received_at"))
+        write = self._sink(ARCHIVE_QUERY, checkpoint, table, ["stream", "received_on"])
+        self._start_query(ARCHIVE_QUERY, messages, "append", checkpoint, ARCHIVE_TRIGGER_SECONDS, write)
 
     def _start_view(self, view: str) -> None:
         pipeline, lake = self.call.pipeline, self.call.lake
@@ -93,7 +98,7 @@ class Driver:
         table = lake.speed(pipeline.name, view, fingerprint)
         checkpoint = lake.checkpoint(pipeline.name, query, fingerprint)
         cells = with_day(self._speed_cells(view), pipeline.views[view].time)
-        write = self._sink(query, checkpoint, table, "_day")
+        write = self._sink(query, checkpoint, table, ["_day"])
 
         def write_cells(frame: DataFrame, batch: int) -> None:
             told = frame.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
@@ -105,23 +110,22 @@ class Driver:
         self.copies.append(ProgressCopy(self.spark, pipeline.name, lake.progress(pipeline.name), query, checkpoint))
 
     def _speed_cells(self, view: str) -> DataFrame:
-        pipeline = self.call.pipeline
-        frames = {
-            name: dedupe_stream(accepted_rows(self._messages(pipeline.streams[name].topic), pipeline.streams[name]), pipeline.streams[name])
-            for name in pipeline.streams_of(view)
-        }
+        pipeline, frames = self.call.pipeline, {}
+        for name in pipeline.streams_of(view):
+            stream = pipeline.streams[name]
+            frames[name] = dedupe_stream(accepted_rows(self._messages(stream.topic, self.call.options.max_batch), stream), stream)
         return compute_view(self.spark, pipeline, view, frames)
 
-    def _messages(self, topic: str) -> DataFrame:
-        """The topic from its start, as raw rows. Lost offsets end the query: going on would be silent loss."""
+    def _messages(self, topics: str, at_most: int, from_offsets: str = "earliest") -> DataFrame:
+        """The topics as raw rows. Lost offsets end the query: going on would be silent loss."""
         return (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.call.kafka)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
+            .option("subscribe", topics)
+            .option("startingOffsets", from_offsets)
             .option("failOnDataLoss", "true")
             .option("includeHeaders", "true")
-            .option("maxOffsetsPerTrigger", self.call.options.max_batch)
+            .option("maxOffsetsPerTrigger", at_most)
             .option("groupIdPrefix", f"weir-{self.call.pipeline.name}")
             .load()
             .selectExpr("topic", "partition", "offset", "timestamp AS received_at", "key", "value", "headers")
@@ -133,7 +137,7 @@ class Driver:
         trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_seconds} seconds")
         self.queries[name] = trigger.start()
 
-    def _sink(self, query: str, checkpoint: str, table: str, partition_by: str) -> Sink:
+    def _sink(self, query: str, checkpoint: str, table: str, partition_by: list[str]) -> Sink:
         """Append a batch to the table exactly once, as long as this driver holds the lease."""
 
         def write(frame: DataFrame, batch: int) -> None:
@@ -210,6 +214,19 @@ class Driver:
                     raise LeaseLost(one_line(error))
                 return f"{name}: {one_line(error)}"
         return None
+
+
+def offsets_after(spark: SparkSession, raw: str, kafka: str, topics: list[str]) -> str:
+    """Kafka's startingOffsets for an archive without a checkpoint: behind what raw already holds, so that nothing comes twice."""
+    if not exists(spark, raw):
+        return "earliest"
+    held = read(spark, raw).groupBy("topic", "partition").agg(F.max("offset").alias("last")).collect()
+    after = {f"{row['topic']}/{row['partition']}": row["last"] + 1 for row in held}
+    offsets: dict[str, dict[str, int]] = {topic: {} for topic in topics}
+    for place in end_offsets(kafka, topics):
+        topic, partition = place.rsplit("/", 1)
+        offsets[topic][partition] = after.get(place, EARLIEST)
+    return json.dumps(offsets)
 
 
 def with_day(cells: DataFrame, time_column: str) -> DataFrame:
@@ -293,7 +310,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--views", default="", help="only these views, separated by commas")
     parser.add_argument("--no-archive", action="store_true")
     parser.add_argument("--trigger-seconds", type=float, default=1)
-    parser.add_argument("--max-batch", type=int, default=MAX_BATCH_MESSAGES)
+    parser.add_argument("--max-batch", type=int, default=MAX_BATCH_MESSAGES, help="messages in one batch of a view")
+    parser.add_argument("--max-archive-batch", type=int, default=MAX_BATCH_MESSAGES)
 
 
 if __name__ == "__main__":

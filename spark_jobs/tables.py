@@ -30,12 +30,12 @@ def read(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("delta").load(path)
 
 
-def append_once(frame: DataFrame, path: str, partition_by: str, app_id: str, version: int, metadata: dict[str, Any]) -> None:
+def append_once(frame: DataFrame, path: str, partition_by: list[str], app_id: str, version: int, metadata: dict[str, Any]) -> None:
     """Append, unless this app id has already appended this version or a later one: then nothing happens."""
     (
         frame.write.format("delta")
         .mode("append")
-        .partitionBy(partition_by)
+        .partitionBy(*partition_by)
         .option("txnAppId", app_id)
         .option("txnVersion", version)
         .option("userMetadata", json.dumps(metadata, sort_keys=True))

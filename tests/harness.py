@@ -115,7 +115,7 @@ class Workplace:
     def raw(self, stream: str) -> Counter[tuple[Any, ...]]:
         """The archive as a multiset of (partition, offset, received_at in ms, value)."""
         columns = ["partition", "offset", "received_at", "value"]
-        rows = DeltaTable(self.home.lake.raw("shop", stream)).to_pyarrow_table(columns=columns).to_pylist()
+        rows = DeltaTable(self.home.lake.raw("shop")).to_pyarrow_table([("stream", "=", stream)], columns=columns).to_pylist()
         return Counter((r["partition"], r["offset"], round(r["received_at"].timestamp() * 1_000), r["value"]) for r in rows)
 
     def cells(self, view: str, form: str = "") -> Cells:

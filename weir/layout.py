@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,11 +68,9 @@ class Lake:
             raise Refusal(f"WEIR_LAKE={root}: only a local folder can be the lake so far")
         return Lake(str(Path(root).resolve()))
 
-    def pipeline(self, pipeline: str) -> str:
-        return f"{self.root}/{pipeline}"
-
-    def raw(self, pipeline: str, stream: str) -> str:
-        return f"{self.root}/{pipeline}/raw/{stream}"
+    def raw(self, pipeline: str) -> str:
+        """One table for all streams, partitioned by stream and day of arrival: one commit for all that came in ten seconds."""
+        return f"{self.root}/{pipeline}/raw"
 
     def speed(self, pipeline: str, view: str, fingerprint: str) -> str:
         """Each fingerprint of a view has its own cells: a changed declaration never mixes with the old numbers."""
@@ -93,12 +92,12 @@ class Lake:
         return Path(self.root) / "_control" / pipeline
 
 
-ARCHIVE_FORMAT = "raw1"
-"""Stands where a view's checkpoint has its fingerprint: changes only with the shape of raw tables."""
+ARCHIVE_QUERY = "archive"
 
 
-def archive_query(stream: str) -> str:
-    return f"archive_{stream}"
+def archive_fingerprint(topics: Iterable[str]) -> str:
+    """Stands where a view's checkpoint has its fingerprint: Spark's Kafka source cannot forget a topic, so another set has another."""
+    return hashlib.sha256("\n".join(sorted(topics)).encode()).hexdigest()[:12]
 
 
 def view_query(view: str) -> str:

@@ -15,7 +15,7 @@ from oracle import Message
 from spark_jobs.progress import BatchRange, read_log
 from weir.generator import Shares
 from weir.jobs import Job, JobFailed, wait_until_running
-from weir.layout import archive_query, view_query
+from weir.layout import ARCHIVE_QUERY, view_query
 from weir.refusal import Refusal
 
 IN_TIME = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.05, future=0.01)
@@ -130,13 +130,13 @@ def is_late(message: Message, occurred_at: datetime, batches: list[BatchRange]) 
 def test_a_driver_that_is_killed_in_every_phase_loses_and_doubles_nothing(workplace: Callable[..., Workplace]) -> None:
     place = workplace("orders")
     sent = place.produce(3_000, IN_TIME)
-    view, archive = view_query(VIEW), archive_query("orders")
+    view, archive = view_query(VIEW), ARCHIVE_QUERY
     for fault in (f"before_write.{archive}:0", f"after_write.{archive}:1", f"before_write.{view}:1", f"after_write.{view}:2"):
-        job = place.start("--once", "--max-batch", "500", fault=f"{fault}:kill9")
+        job = place.start("--once", "--max-batch", "500", "--max-archive-batch", "500", fault=f"{fault}:kill9")
         with pytest.raises(JobFailed):
             job.wait()
         assert job.process.returncode == -signal.SIGKILL, f"the fault {fault} did not strike: {job.log.read_text()[-2000:]}"
-    place.stream_once("--max-batch", "500")
+    place.stream_once("--max-batch", "500", "--max-archive-batch", "500")
     assert place.raw("orders") == archive_of(sent, "orders")
     assert place.cells(VIEW) == truth(VIEW, sent)
 
