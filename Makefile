@@ -1,5 +1,5 @@
 # On a fresh clone each target sets up all that it needs: Python 3.11 or newer, Java 17 or 21 and make are enough.
-.PHONY: help demo test up down lint soak bench clean
+.PHONY: help demo test up down lint bench clean
 READY := .venv/.ready
 WEIR := .venv/bin/weir
 
@@ -29,9 +29,6 @@ lint: $(READY)
 
 test: lint
 	@.venv/bin/python -m pytest
-
-soak: $(READY)
-	@.venv/bin/python -m pytest -m soak
 
 bench: $(READY)
 	@.venv/bin/python benchmarks/throughput.py

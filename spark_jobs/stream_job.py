@@ -8,6 +8,7 @@
 
 import argparse
 import json
+import shutil
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.faults import fault_point
-from spark_jobs.progress import ProgressCopy, checkpoint_id
+from spark_jobs.progress import ProgressCopy, checkpoint_id, read_log
 from spark_jobs.session import build_session
 from spark_jobs.tables import append_once, compact_speed, exists, read
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
@@ -85,6 +86,7 @@ class Driver:
         name, lake, sources = self.call.pipeline.name, self.call.lake, self.call.pipeline.sources
         topics = {source.topic: stream for stream, source in sources.items()}
         table, checkpoint = lake.raw(name), lake.checkpoint(name, ARCHIVE_QUERY, archive_fingerprint(topics))
+        forget_other_checkpoints(checkpoint)
         resume = "earliest" if (Path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
         stream = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))[F.col("topic")]
         messages = self._messages(",".join(topics), self.call.options.max_archive_batch, resume)
@@ -104,6 +106,7 @@ class Driver:
             told = frame.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
             write(told, batch)
             if batch % COMPACT_EVERY_BATCHES == COMPACT_EVERY_BATCHES - 1:
+                self.check_lease()
                 compact_speed(self.spark, table, pipeline.views[view].grain)
 
         self._start_query(query, cells, output_mode(cells), checkpoint, self.call.options.trigger_seconds, write_cells)
@@ -146,7 +149,8 @@ class Driver:
             self.check_lease()
             fault_point(f"before_write.{query}", batch)
             identity = app_id(self.call.pipeline.name, query, checkpoint_id(checkpoint))
-            told = {"query": query, "batch": batch, "generation": self.lease.generation}
+            offsets = {f"{r.topic}/{r.partition}": [r.from_offset, r.until_offset] for r in read_log(query, checkpoint, batch - 1)}
+            told = {"query": query, "batch": batch, "generation": self.lease.generation, "offsets": offsets}
             append_once(frame, table, partition_by, identity, batch, told)
             fault_point(f"after_write.{query}", batch)
             self.check_lease()
@@ -214,6 +218,13 @@ class Driver:
                     raise LeaseLost(one_line(error))
                 return f"{name}: {one_line(error)}"
         return None
+
+
+def forget_other_checkpoints(checkpoint: str) -> None:
+    """Remove the archive's checkpoints of other sets of topics: raw knows how far it is, and an old one would repeat what came since."""
+    for sibling in Path(checkpoint).parent.glob("*"):
+        if sibling.name != Path(checkpoint).name:
+            shutil.rmtree(sibling)
 
 
 def offsets_after(spark: SparkSession, raw: str, kafka: str, topics: list[str]) -> str:

@@ -23,7 +23,7 @@ from weir import stack
 from weir.generator import Shares, load_produce
 from weir.jobs import Job, start_stream, stop_stream
 from weir.layout import Home
-from weir.loader import load_named
+from weir.loader import load_named, read_yaml
 from weir.pipeline import Pipeline
 from weir.produce import plan_events, send_events
 from weir.records import Control, NightlyReport
@@ -58,8 +58,8 @@ class Workplace:
 
     @staticmethod
     def _reduce(folder: Path, only: tuple[str, ...]) -> None:
-        declared = yaml.safe_load((folder / "pipeline.yaml").read_text())
-        produced = yaml.safe_load((folder / "produce.yaml").read_text())
+        declared, _ = read_yaml(folder / "pipeline.yaml")
+        produced, _ = read_yaml(folder / "produce.yaml")
         declared["streams"] = {name: stream for name, stream in declared["streams"].items() if name in only}
         declared["views"] = {name: view for name, view in declared["views"].items() if _reads(folder / f"{name}.sql", only)}
         declared.pop("tables")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -88,9 +89,9 @@ def up(kafka_port: KafkaPort = None, as_json: AsJson = False) -> None:
     pipelines = load_pipelines(home.pipelines)
     with err.status("starting Kafka") as status:
         stack.fetch_jars(say=status.update)
-        stack.start_kafka(home, kafka_port, say=status.update)
+        kafka = stack.start_kafka(home, kafka_port, say=status.update)
         for pipeline in pipelines.values():
-            _create_topics(home, pipeline)
+            _create_topics(kafka.address, pipeline)
     _show_status(home, as_json)
 
 
@@ -176,15 +177,18 @@ def _produce(
     home: Home, pipeline: Pipeline, day: date, events: int, rate: float | None, seed: int, shares: dict[str, float]
 ) -> tuple[Counter[tuple[str, str]], Path]:
     bootstrap = stack.bootstrap(home)
-    _create_topics(home, pipeline)
+    _create_topics(bootstrap, pipeline)
     declaration = load_produce(home.pipelines / pipeline.name, pipeline)
-    merged = Shares.model_validate(declaration.shares.model_dump() | shares)
+    try:
+        merged = Shares.model_validate(declaration.shares.model_dump() | shares)
+    except ValidationError as error:
+        raise Refusal(f"these shares cannot be: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
     file = home.sent(pipeline.name, str(day), seed)
     with err.status("planning the events"):
-        planned = list(plan_events(pipeline, declaration, day, events, seed, merged, None, None, utc_now()))
+        planned = plan_events(pipeline, declaration, day, events, seed, merged, None, None, utc_now())
     columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("sending", total=len(planned))
+        task = bar.add_task("sending", total=round(events * (1 + merged.duplicate)))
         sent = send_events(bootstrap, planned, file, rate, lambda count: bar.advance(task, count))
     return sent, file
 
@@ -280,8 +284,8 @@ def _run(job: Job, what: str) -> Any:
         return job.wait(lambda: spinner.update(f"{what} ({time.monotonic() - began:.0f} s)"))
 
 
-def _create_topics(home: Home, pipeline: Pipeline) -> None:
-    stack.create_topics(stack.bootstrap(home), {source.topic: source.partitions for source in pipeline.sources.values()})
+def _create_topics(bootstrap: str, pipeline: Pipeline) -> None:
+    stack.create_topics(bootstrap, {source.topic: source.partitions for source in pipeline.sources.values()})
 
 
 def _day(given: datetime | None) -> date:

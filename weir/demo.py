@@ -60,8 +60,8 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
             assert report is not None
         finally:
             _stop_all(home)
-    sql = "SELECT country, sum(orders) AS orders, sum(revenue) AS revenue FROM revenue_per_minute GROUP BY 1 ORDER BY 3 DESC LIMIT 5"
-    answer = answer_query(home.lake, [pipeline], sql)
+        sql = "SELECT country, sum(orders) AS orders, sum(revenue) AS revenue FROM revenue_per_minute GROUP BY 1 ORDER BY 3 DESC LIMIT 5"
+        answer = answer_query(home.lake, [pipeline], sql)
     seconds = round(time.monotonic() - began)
     if not quiet:
         _show(out, home, sent, report, sql, answer, seconds)

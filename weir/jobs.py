@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from weir.layout import Home
-from weir.records import Control, Heartbeat, Outcome
+from weir.records import Control, Heartbeat, Lease, Outcome
 from weir.refusal import Refusal
 
 
@@ -70,7 +70,7 @@ def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float 
     """Ask the pipeline's driver to stop at a batch border and wait for its last word. None when none is running."""
     control = Control(home.lake.control(pipeline))
     lease, heartbeat = control.lease(), control.heartbeat()
-    if lease is None or heartbeat is None or heartbeat.state in ("stopped", "failed") or not lease.holder.is_alive():
+    if lease is None or heartbeat is None or heartbeat.state in ("stopped", "failed") or _is_gone(lease):
         return None
     control.request_stop(lease.generation, reason)
     deadline = time.monotonic() + deadline_seconds
@@ -78,7 +78,12 @@ def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float 
         heartbeat = control.heartbeat()
         if heartbeat and heartbeat.generation >= lease.generation and heartbeat.state in ("stopped", "failed"):
             return heartbeat
-        if not lease.holder.is_alive():
+        if _is_gone(lease):
             raise JobFailed(f"the driver (process {lease.holder.pid}) died while stopping")
         time.sleep(0.2)
     raise JobFailed(f"the driver (process {lease.holder.pid}) did not stop within {deadline_seconds:.0f} s")
+
+
+def _is_gone(lease: Lease) -> bool:
+    """Known to be dead; of a driver on another host nothing is known but its heartbeat."""
+    return lease.holder.is_on_this_host() and not lease.holder.is_alive()

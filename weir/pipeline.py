@@ -235,8 +235,10 @@ class Pipeline(Declared):
             if topics.count(topic) > 1:
                 raise ValueError(f"topic '{topic}' is declared twice: one topic carries one stream")
         for name, view in self.views.items():
+            mentioned = relations_in(view.sql)
+            if tables := [table for table in self.tables if table in mentioned]:
+                raise ValueError(f"view '{name}' reads table '{tables[0]}': views read streams only so far")
             if not self.streams_of(name):
-                mentioned = relations_in(view.sql)
                 hint = nearest(mentioned[0], self.streams) if mentioned else ""
                 raise ValueError(f"view '{name}' reads none of the streams{hint}")
         return self
@@ -253,7 +255,8 @@ class Pipeline(Declared):
     def fingerprint(self, view: str) -> str:
         """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and row rules."""
         declared = self.views[view].model_dump(mode="json") | {"sql": normal_sql(self.views[view].sql)}
-        streams = {name: self.streams[name].model_dump(mode="json") for name in self.streams_of(view)}
+        no_matter: Any = {"partitions": True, "columns": {"__all__": {"private"}}}
+        streams = {name: self.streams[name].model_dump(mode="json", exclude=no_matter) for name in self.streams_of(view)}
         text = json.dumps([declared, streams], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -289,15 +292,31 @@ def looks_beyond_its_day(sql: str) -> str | None:
     bare = _STRING_OR_COMMENT.sub(" ", text)
     if "session_window" in bare:
         return "a session window"
-    if re.search(r"\bjoin\b", bare):
+    if re.search(r"\bjoin\b", bare) or any("," in match for match in _RELATIONS.findall(bare)):
         return "a join"
-    for arguments in re.findall(r"(?<![_\w])window\s*\(([^)]*)\)", text):
-        lengths = re.findall(r"'([^']*)'", arguments)
+    for call in re.finditer(r"(?<![_\w])window\s*\(", text):
+        _, *lengths = _arguments(text[call.end() :])
         if len(lengths) > 1:
             return "a hopping window"
-        if lengths and not divides_a_day(parse_duration(lengths[0])):
-            return f"a window of {lengths[0]}, which does not divide a day,"
+        if lengths and not divides_a_day(parse_duration(lengths[0].strip(" '\""))):
+            return f"a window of {lengths[0].strip()}, which does not divide a day,"
     return None
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments of a call whose opening bracket stands before the text, split at its own commas only."""
+    found, depth, start = [], 0, 0
+    for position, sign in enumerate(text):
+        if sign in "([":
+            depth += 1
+        elif sign in ")]" and depth:
+            depth -= 1
+        elif sign in ",)" and not depth:
+            found.append(text[start:position])
+            start = position + 1
+            if sign == ")":
+                break
+    return found or [text]
 
 
 def nearest(word: str, valid: Any) -> str:

@@ -166,6 +166,11 @@ def test_layout_and_comments_do_not_change_the_fingerprint(tmp_path: Path) -> No
     assert fingerprint(tmp_path, "# remark\n" + YAML, sql) == fingerprint(tmp_path)
 
 
+def test_what_cannot_change_a_number_does_not_change_the_fingerprint(tmp_path: Path) -> None:
+    yaml = YAML.replace("    columns", "    partitions: 7\n    columns").replace('"upper(country)"}', '"upper(country)", private: true}')
+    assert fingerprint(tmp_path, yaml) == fingerprint(tmp_path)
+
+
 def test_another_view_or_stream_does_not_change_the_fingerprint(tmp_path: Path) -> None:
     more = YAML + "  other:\n    grain: [minute]\n    sql: SELECT ordered_at AS minute FROM orders\n"
     assert fingerprint(tmp_path, more) == fingerprint(tmp_path)
@@ -197,6 +202,9 @@ def test_the_relations_of_a_query_are_found(sql: str, names: list[str]) -> None:
         ("select session_window(t, '5 minutes') from o", "session"),
         ("select 1 from a join b on a.x = b.x", "join"),
         ("select 'join' from a -- session_window", None),
+        ("select 1 from a, b where a.x = b.x", "join"),
+        ("select window(cast(t AS timestamp), '7 minutes') from o", "7 minutes"),
+        ("select window(date_trunc('minute', t), '1 minute') from o", None),
     ],
 )
 def test_a_view_that_looks_beyond_its_day_is_known(sql: str, beyond: str | None) -> None:

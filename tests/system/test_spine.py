@@ -49,7 +49,7 @@ def batches_of(place: Workplace, view: str) -> list[BatchRange]:
 def test_the_stream_equals_the_batch_equals_the_oracle(workplace: Callable[..., Workplace]) -> None:
     place = workplace()
     sent = place.produce(6_000, IN_TIME)
-    place.stream_once("--max-batch", "700")
+    place.stream_once("--max-batch", "1000")
     report = place.nightly()
 
     for stream in place.pipeline.sources:
