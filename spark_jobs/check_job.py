@@ -53,38 +53,34 @@ def check(call: Call) -> Outcome:
 def check_source(spark: SparkSession, pipeline: Pipeline, name: str) -> list[str]:
     """What is wrong with the contract: an expression that Spark does not know, or one that a row can kill."""
     contract = pipeline.sources[name]
-    wrong = [f"{name}.columns.{column}: {line}" for column in contract.columns for line in _check_column(spark, contract, column)]
-    if not wrong:
-        try:
-            judged_rows(_messages(spark, [_hostile_message(contract, None, "null")]), contract).collect()
-        except PySparkException as error:
-            wrong.append(f"{name}: {one_line(error)}")
-    return wrong
-
-
-def _check_column(spark: SparkSession, contract: Contract, column: str) -> list[str]:
-    declared = contract.columns[column]
-    if declared.clean is None:
-        return []
-    kind = declared.wire_type if declared.wire_type == "string" else "number" if _is_number(declared.wire_type) else "other"
-    # Each column alone: the cleansing of the others is left out, so that a death has one culprit.
-    alone = contract.model_copy(
-        update={"columns": {n: c if n == column else c.model_copy(update={"clean": None}) for n, c in contract.columns.items()}}
-    )
-    messages = {json: _messages(spark, [_hostile_message(contract, column, json)]) for json in HOSTILE[kind]}
+    cleaned = [column for column, declared in contract.columns.items() if declared.clean]
+    hostile = [_message_with(contract, column, json) for column in cleaned for json in _hostile(contract, column)]
     try:
-        cleaned = clean(decode(_messages(spark, [_hostile_message(contract, column, json) for json in HOSTILE[kind]]), alone), alone)
-        cleaned.select(column).collect()
+        judged_rows(_messages(spark, [_message_with(contract, None, "null"), *hostile]), contract).collect()
         return []
-    except PySparkException:
-        for json, message in messages.items():
-            try:
-                clean(decode(message, alone), alone).select(column).collect()
-            except PySparkException as error:
-                if not _is_analysis(error):
-                    return [f"`{declared.clean}` would kill the query at a message with {json}: {one_line(error)}"]
-                return [f"`{declared.clean}`: {one_line(error)}"]
-        raise
+    except PySparkException as error:
+        culprits = [f"{name}.columns.{column}: {line}" for column in cleaned for line in _accuse(spark, contract, column)]
+        return culprits or [f"{name}: {one_line(error)}"]
+
+
+def _accuse(spark: SparkSession, contract: Contract, column: str) -> list[str]:
+    """Which value kills this column's cleansing. The other columns' is left out, so that a death has one culprit."""
+    clean_of = contract.columns[column].clean
+    columns = {n: c if n == column else c.model_copy(update={"clean": None}) for n, c in contract.columns.items()}
+    alone = contract.model_copy(update={"columns": columns})
+    for json in _hostile(contract, column):
+        try:
+            clean(decode(_messages(spark, [_message_with(contract, column, json)]), alone), alone).select(column).collect()
+        except PySparkException as error:
+            if _is_analysis(error):
+                return [f"`{clean_of}`: {one_line(error)}"]
+            return [f"`{clean_of}` would kill the query at a message with {json}: {one_line(error)}"]
+    return []
+
+
+def _hostile(contract: Contract, column: str) -> list[str]:
+    wire_type = contract.columns[column].wire_type
+    return HOSTILE["string" if wire_type == "string" else "number" if _is_number(wire_type) else "other"]
 
 
 def _is_analysis(error: PySparkException) -> bool:
@@ -95,7 +91,7 @@ def _is_number(wire_type: str) -> bool:
     return wire_type in ("tinyint", "smallint", "int", "bigint", "float", "double") or wire_type.startswith("decimal")
 
 
-def _hostile_message(contract: Contract, column: str | None, json: str) -> str:
+def _message_with(contract: Contract, column: str | None, json: str) -> str:
     values = {name: json if name == column else "null" for name in contract.columns}
     return "{" + ",".join(f'"{name}":{value}' for name, value in values.items()) + "}"
 

@@ -28,7 +28,9 @@ from weir.refusal import Refusal
 from weir.serving import answer_query
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-out = Console(highlight=False)
+FILE_WIDTH = 116
+"""A file or pipe has no width of its own: wide enough for every table."""
+out = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
 err = Console(stderr=True, highlight=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object for programs")]

@@ -1,0 +1,83 @@
+"""`weir check` says what Spark would refuse: in one line, with the file and line, and before anything runs."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.check_job import check_source, check_view
+from weir.loader import load_pipeline
+from weir.pipeline import Pipeline
+
+YAML = """\
+pipeline: tiny
+streams:
+  orders:
+    topic: tiny.orders
+    identity: order_id
+    occurred_at: ordered_at
+    columns:
+      order_id: string
+      amount: {{type: "decimal(12,2)", from: string, clean: "{clean}"}}
+      customer_id: {{type: int, from: bigint, clean: "{clean_id}"}}
+      ordered_at: timestamp
+views:
+  per_minute: {{grain: [{grain}], reach: 1 hour}}
+"""
+SQL = "SELECT window(ordered_at, '1 minute').start AS minute, count(*) AS n FROM orders GROUP BY window(ordered_at, '1 minute')"
+
+
+def tiny(
+    folder: Path, clean: str = "try_cast(amount AS decimal(12,2))", clean_id: str = "customer_id", sql: str = SQL, grain: str = "minute"
+) -> Pipeline:
+    home = folder / "tiny"
+    home.mkdir(exist_ok=True)
+    (home / "pipeline.yaml").write_text(YAML.format(clean=clean, clean_id=clean_id, grain=grain))
+    (home / "per_minute.sql").write_text(sql)
+    return load_pipeline(home)
+
+
+def test_the_shop_is_in_order(spark: SparkSession, shop: Pipeline) -> None:
+    assert [line for name in shop.sources for line in check_source(spark, shop, name)] == []
+    described = [line for view in shop.views for line in check_view(spark, shop, view)]
+    assert [line.split(";")[1] for line in described] == [" update mode", " update mode", " append mode"]
+
+
+@pytest.mark.parametrize(
+    ("clean", "clean_id", "said"),
+    [
+        ("cast(amount AS decimal(12,2))", "customer_id", 'would kill the query at a message with ""'),
+        ("to_number(amount, '999')", "customer_id", "would kill the query at a message with"),
+        ("try_cast(amuont AS decimal(12,2))", "customer_id", "`amuont` cannot be resolved"),
+        ("amount +", "customer_id", "PARSE_SYNTAX_ERROR"),
+        ("amount", "1000 / customer_id", "would kill the query at a message with 0"),
+        ("amount", "customer_id + 1", "would kill the query at a message with 9223372036854775807"),
+        ("amount", "customer_id", ""),
+    ],
+)
+def test_a_cleansing_expression_that_a_row_could_kill_is_named_with_that_row(
+    spark: SparkSession, tmp_path: Path, clean: str, clean_id: str, said: str
+) -> None:
+    found = check_source(spark, tiny(tmp_path, clean, clean_id), "orders")
+    if said:
+        assert len(found) == 1 and said in found[0] and "\n" not in found[0]
+    else:
+        assert found == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (SQL.replace("SELECT", "SELECT nope,"), "nope"),
+        (SQL.replace("\n", " ").replace(" FROM", "\n\nFROM").replace("count(*)", "cuont(*)"), "cuont"),
+        ("SELECT ordered_at AS minute FROM orders ORDER BY ordered_at", ":1: as a stream: "),
+        (SQL.replace("count(*)", "count(DISTINCT order_id)"), "approx_count_distinct"),
+        ("SELECT ordered_at AS minute, row_number() OVER (PARTITION BY order_id ORDER BY ordered_at) AS n FROM orders", "as a stream: "),
+        ("SELECT ordered_at AS hour FROM orders", "the grain names 'minute', which is not a column of the query (hour)"),
+        ("SELECT order_id AS minute FROM orders", "must be a timestamp or date, not string"),
+        ("SELECT ordered_at AS minute, 1 AS _x FROM orders", "names that start with _ are Weir's own"),
+    ],
+)
+def test_a_view_that_spark_would_refuse_is_refused(spark: SparkSession, tmp_path: Path, sql: str, said: str) -> None:
+    found = check_view(spark, tiny(tmp_path, sql=sql), "per_minute")
+    assert len(found) == 1 and found[0].startswith(":") and said in found[0] and "\n" not in found[0], found
