@@ -52,6 +52,8 @@ def run_job(act: Callable[[Call], Outcome], add_options: Callable[[argparse.Argu
 def one_line(error: BaseException) -> str:
     """The sentence of an exception that tells a person most: Spark's deepest cause with an error class, else its first line."""
     text = str(error)
+    while (cause := getattr(error, "_cause", None) or error.__cause__) is not None:
+        error, text = cause, f"{text}\n{cause}"
     causes = re.findall(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error): )?(\[[A-Z_0-9.]+\] .*)$", text, re.MULTILINE)
     sentence = causes[-1] if causes else next((line for line in text.splitlines() if line.strip()), "")
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", sentence)[:500] or type(error).__name__

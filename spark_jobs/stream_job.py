@@ -41,6 +41,9 @@ MAX_BATCH_MESSAGES = 200_000
 """A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
 COMPACT_EVERY_BATCHES = 20
 STOP_SECONDS = 60
+CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
+MAX_DISTURBANCES = 3
+"""A frozen driver that wakes can plan one batch per query before it sees that its lease is gone. More often is no accident."""
 EARLIEST = -2
 """Kafka's number for the first offset that a partition still has."""
 
@@ -64,6 +67,8 @@ class Driver:
         self.queries: dict[str, StreamingQuery] = {}
         self.copies: list[ProgressCopy] = []
         self._pulses: dict[str, QueryPulse] = {}
+        self._starts: dict[str, Callable[[], StreamingQuery]] = {}
+        self._disturbances = 0
         self.spark: SparkSession
 
     # Step 2
@@ -138,6 +143,7 @@ class Driver:
         writer = frame.writeStream.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint).foreachBatch(sink)
         once = self.call.options.once
         trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_seconds} seconds")
+        self._starts[name] = trigger.start
         self.queries[name] = trigger.start()
 
     def _sink(self, query: str, checkpoint: str, table: str, partition_by: list[str]) -> Sink:
@@ -216,6 +222,11 @@ class Driver:
             if error := query.exception():
                 if "LeaseLost" in str(error):
                     raise LeaseLost(one_line(error))
+                if any(word in str(error) for word in CONCURRENT) and self._disturbances < MAX_DISTURBANCES:
+                    self._disturbances += 1
+                    print(f"{name} starts again: a driver that lost its lease wrote into its checkpoint as it woke", flush=True)
+                    self.queries[name] = self._starts[name]()
+                    continue
                 return f"{name}: {one_line(error)}"
         return None
 

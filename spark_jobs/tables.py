@@ -31,7 +31,14 @@ def read(spark: SparkSession, path: str) -> DataFrame:
 
 
 def append_once(frame: DataFrame, path: str, partition_by: list[str], app_id: str, version: int, metadata: dict[str, Any]) -> None:
-    """Append, unless this app id has already appended this version or a later one: then nothing happens."""
+    """Append, unless this app id has already appended this version or a later one: then the table stays as it is.
+
+    The frame is computed either way. Delta alone would skip it unread, and a stateful query whose driver died between this
+    commit and Spark's own would never get its state of that batch, and never start again.
+    """
+    if _appended_version(frame.sparkSession, path, app_id) >= version:
+        frame.write.format("noop").mode("overwrite").save()
+        return
     (
         frame.write.format("delta")
         .mode("append")
@@ -41,6 +48,17 @@ def append_once(frame: DataFrame, path: str, partition_by: list[str], app_id: st
         .option("userMetadata", json.dumps(metadata, sort_keys=True))
         .save(path)
     )
+
+
+def _appended_version(spark: SparkSession, path: str, app_id: str) -> int:
+    """The last version that this app id has appended, or -1. Delta's own view of the table, which the append needs as well."""
+    if not exists(spark, path):
+        return -1
+    jvm = spark._jvm
+    assert jvm is not None
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    found = log.unsafeVolatileSnapshot().transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else -1
 
 
 def replace_day(frame: DataFrame, path: str, day: date) -> None:
@@ -54,11 +72,11 @@ def last_words(cells: DataFrame, grain: list[str]) -> DataFrame:
     return cells.withColumn("_rank", F.row_number().over(latest)).filter("_rank = 1").drop("_rank")
 
 
-def compact_speed(spark: SparkSession, path: str, grain: list[str]) -> list[date]:
+def compact_speed(spark: SparkSession, path: str, grain: list[str], from_files: int = COMPACT_FROM_FILES) -> list[date]:
     """Rewrite the days that have become many files, keeping each cell's last word. Only the table's own writer may call it."""
     speed = read(spark, path)
     files = Counter(re.findall(r"_day=(\d{4}-\d\d-\d\d)", "\n".join(speed.inputFiles())))
-    days = [date.fromisoformat(day) for day, count in files.items() if count >= COMPACT_FROM_FILES]
+    days = [date.fromisoformat(day) for day, count in files.items() if count >= from_files]
     for day in days:
         replace_day(last_words(speed.filter(F.col("_day") == F.lit(day)), grain).coalesce(1), path, day)
     return days

@@ -1,13 +1,18 @@
 """Starts Spark jobs as processes of their own and reads how they ended. The JVM's talk goes to a log file."""
 
+import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+from weir.event_time import utc_now
 from weir.layout import Home
 from weir.records import Control, Heartbeat, Lease, Outcome
 from weir.refusal import Refusal
+
+KEPT_LOGS = 20
+"""Of each job of a pipeline: enough to look back at a bad night, and nothing that grows for ever."""
 
 
 class JobFailed(Exception):
@@ -18,11 +23,13 @@ class Job:
     """One started job. It lives in a session of its own: what ends its starter does not end it."""
 
     def __init__(self, home: Home, module: str, pipeline: str, kafka: str = "", options: list[str] | None = None) -> None:
-        name = f"{pipeline}-{module}"
+        name = f"{pipeline}-{module}-{utc_now():%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self.log = home.log(name)
-        self._outcome = home.outcome(name)
-        self._outcome.unlink(missing_ok=True)
+        self._outcome = self.log.with_suffix(".json")
         self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in sorted(self.log.parent.glob(f"{pipeline}-{module}-*.log"))[:-KEPT_LOGS]:
+            old.with_suffix(".json").unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
         command = [sys.executable, "-m", f"spark_jobs.{module}", "--pipeline", pipeline, "--pipelines", str(home.pipelines.resolve())]
         command += ["--lake", home.lake.root, "--kafka", kafka, "--outcome", str(self._outcome), *(options or [])]
         with self.log.open("wb") as log:

@@ -41,9 +41,6 @@ class Home:
     def log(self, name: str) -> Path:
         return self.root / "logs" / f"{name}.log"
 
-    def outcome(self, name: str) -> Path:
-        return self.root / "outcomes" / f"{name}.json"
-
     def sent(self, pipeline: str, day: str, seed: int) -> Path:
         return self.root / "sent" / f"{pipeline}-{day}-{seed}.jsonl"
 
