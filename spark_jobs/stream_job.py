@@ -24,7 +24,7 @@ from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.faults import fault_point
 from spark_jobs.progress import ProgressCopy, checkpoint_id, read_log
 from spark_jobs.session import build_session
-from spark_jobs.tables import append_once, compact_speed, exists, read
+from spark_jobs.tables import append_cells, append_once, compact_speed, exists, read
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
 from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
@@ -47,7 +47,9 @@ MAX_DISTURBANCES = 3
 EARLIEST = -2
 """Kafka's number for the first offset that a partition still has."""
 
+Told = dict[str, Any]
 Sink = Callable[[DataFrame, int], None]
+Append = Callable[[DataFrame, int, Told], None]
 
 
 class LeaseLost(Exception):
@@ -96,7 +98,11 @@ class Driver:
         stream = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))[F.col("topic")]
         messages = self._messages(",".join(topics), self.call.options.max_archive_batch, resume)
         messages = messages.withColumn("stream", stream).withColumn("received_on", F.to_date("received_at"))
-        write = self._sink(ARCHIVE_QUERY, checkpoint, table, ["stream", "received_on"])
+
+        def append(frame: DataFrame, batch: int, told: Told) -> None:
+            append_once(frame, table, ["stream", "received_on"], app_id(name, ARCHIVE_QUERY, checkpoint_id(checkpoint)), batch, told)
+
+        write = self._fenced(ARCHIVE_QUERY, checkpoint, append)
         self._start_query(ARCHIVE_QUERY, messages, "append", checkpoint, ARCHIVE_TRIGGER_SECONDS, write)
 
     def _start_view(self, view: str) -> None:
@@ -105,15 +111,15 @@ class Driver:
         table = lake.speed(pipeline.name, view, fingerprint)
         checkpoint = lake.checkpoint(pipeline.name, query, fingerprint)
         cells = with_day(self._speed_cells(view), pipeline.views[view].time)
-        write = self._sink(query, checkpoint, table, ["_day"])
 
-        def write_cells(frame: DataFrame, batch: int) -> None:
-            told = frame.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
-            write(told, batch)
+        def append(changed: DataFrame, batch: int, told: Told) -> None:
+            named = changed.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
+            append_cells(named, table, told)
             if batch % COMPACT_EVERY_BATCHES == COMPACT_EVERY_BATCHES - 1:
                 self.check_lease()
                 compact_speed(self.spark, table, pipeline.views[view].grain)
 
+        write_cells = self._fenced(query, checkpoint, append)
         self._start_query(query, cells, output_mode(cells), checkpoint, self.call.options.trigger_seconds, write_cells)
         self.copies.append(ProgressCopy(self.spark, pipeline.name, lake.progress(pipeline.name), query, checkpoint))
 
@@ -146,18 +152,16 @@ class Driver:
         self._starts[name] = trigger.start
         self.queries[name] = trigger.start()
 
-    def _sink(self, query: str, checkpoint: str, table: str, partition_by: list[str]) -> Sink:
-        """Append a batch to the table exactly once, as long as this driver holds the lease."""
+    def _fenced(self, query: str, checkpoint: str, append: Append) -> Sink:
+        """Append a batch as long as this driver holds the lease; the commit says which offsets it covers."""
 
         def write(frame: DataFrame, batch: int) -> None:
             if self.stopping.is_set():
                 raise StopAtBorder
             self.check_lease()
             fault_point(f"before_write.{query}", batch)
-            identity = app_id(self.call.pipeline.name, query, checkpoint_id(checkpoint))
             offsets = {f"{r.topic}/{r.partition}": [r.from_offset, r.until_offset] for r in read_log(query, checkpoint, batch - 1)}
-            told = {"query": query, "batch": batch, "generation": self.lease.generation, "offsets": offsets}
-            append_once(frame, table, partition_by, identity, batch, told)
+            append(frame, batch, {"query": query, "batch": batch, "generation": self.lease.generation, "offsets": offsets})
             fault_point(f"after_write.{query}", batch)
             self.check_lease()
 
