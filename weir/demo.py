@@ -80,7 +80,7 @@ def _show(out: Console, home: Home, sent: Counter[tuple[str, str]], report: Nigh
     out.print(f'[bold]weir query "{sql}"[/]')
     screens.show_answer(out, answer)
     where = os.path.relpath(home.root)
-    out.print(f"Done in {seconds} s. What differs are cells that late events belong to: the stream did not wait, the night did.")
+    out.print(f"Done in {seconds} s. Cells may differ where events came late: the stream does not wait for them, the night counts them.")
     out.print(
         f"Nothing is left running. Look around with WEIR_HOME={where} weir query …; the Spark logs are in {where}/logs.", soft_wrap=True
     )
