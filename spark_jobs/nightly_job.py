@@ -18,8 +18,7 @@ from spark_jobs.entry import Call, run_job
 from spark_jobs.progress import read_progress
 from spark_jobs.reconcile import compare_cells
 from spark_jobs.session import build_session
-from spark_jobs.stream_job import with_day
-from spark_jobs.tables import exists, read, replace_day
+from spark_jobs.tables import exists, read, replace_day, with_day
 from spark_jobs.transform import compute_view, judged_rows, mark_first
 from weir.event_time import day_bounds, utc_now
 from weir.layout import view_query

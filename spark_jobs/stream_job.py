@@ -24,7 +24,7 @@ from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.faults import fault_point
 from spark_jobs.progress import ProgressCopy, checkpoint_id, read_log
 from spark_jobs.session import build_session
-from spark_jobs.tables import append_cells, append_once, compact_speed, exists, read
+from spark_jobs.tables import append_cells, append_once, compact_speed, exists, read, with_day
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
 from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
@@ -253,11 +253,6 @@ def offsets_after(spark: SparkSession, raw: str, kafka: str, topics: list[str]) 
         topic, partition = place.rsplit("/", 1)
         offsets[topic][partition] = after.get(place, EARLIEST)
     return json.dumps(offsets)
-
-
-def with_day(cells: DataFrame, time_column: str) -> DataFrame:
-    """Cells with `_day`, the UTC day of their time: what tables of cells are partitioned by."""
-    return cells.withColumn("_day", F.to_date(F.col(time_column)))
 
 
 def output_mode(cells: DataFrame) -> str:

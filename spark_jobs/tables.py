@@ -68,6 +68,11 @@ def _appended_version(spark: SparkSession, path: str, app_id: str) -> int:
     return int(found.get()) if found.isDefined() else -1
 
 
+def with_day(cells: DataFrame, time_column: str) -> DataFrame:
+    """Cells with `_day`, the UTC day of their time: what tables of cells are partitioned by."""
+    return cells.withColumn("_day", F.to_date(F.col(time_column)))
+
+
 def replace_day(frame: DataFrame, path: str, day: date) -> None:
     """Put these cells in the place of the day's, in one commit. `frame` has `_day`, all of it this day."""
     frame.write.format("delta").mode("overwrite").partitionBy("_day").option("replaceWhere", f"_day = DATE'{day}'").save(path)

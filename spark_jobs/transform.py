@@ -23,8 +23,7 @@ _TIMESTAMP = rf"^{_DAY}[T ]\d\d:\d\d(:\d\d(\.\d{{1,9}})?)?(Z|[+-]\d\d:\d\d)$"
 
 def accepted_rows(messages: DataFrame, contract: Stream | Table) -> DataFrame:
     """The declared columns of the messages that pass, nothing else."""
-    judged = judge(clean(decode(messages, contract), contract), contract)
-    return judged.filter("_accepted").select(*contract.columns)
+    return judged_rows(messages, contract).filter("_accepted").select(*contract.columns)
 
 
 def judged_rows(messages: DataFrame, contract: Stream | Table) -> DataFrame:
