@@ -181,14 +181,15 @@ def run_weir(options: argparse.Namespace) -> None:
     """The driver of `weir stream` itself, with one view and without the archive."""
     from spark_jobs.entry import Call
     from spark_jobs.session import build_session
-    from spark_jobs.stream_job import Driver, take_lease
+    from spark_jobs.stream_job import Driver
     from weir.layout import Lake
     from weir.records import Control
+    from weir.supervision import take_lease
 
     told = listen(build_session("weir"))
     control, lake = Control(options.folder / "control" / "shop"), Lake.at(str(options.folder))
     asked = argparse.Namespace(once=True, views="revenue_per_minute", no_archive=True, trigger_seconds=1, max_batch=BATCH)
-    driver = Driver(Call(load_named(ROOT / "pipelines", "shop"), lake, options.kafka, asked), take_lease(control), control)
+    driver = Driver(Call(load_named(ROOT / "pipelines", "shop"), lake, options.kafka, asked), take_lease(control, "bench"), control)
     driver.start()
     (query,) = driver.queries.values()
     measure(query, told, options)

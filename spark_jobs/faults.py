@@ -6,7 +6,7 @@ import time
 
 
 def fault_point(phase: str, batch: int) -> None:
-    """Die here if WEIR_FAULT names this phase and batch: kill9, raise, hang or enospc."""
+    """Die here if WEIR_FAULT names this phase and batch: kill9, raise, hang, oom or enospc."""
     if not (wanted := os.environ.get("WEIR_FAULT")):
         return
     at_phase, at_batch, action = wanted.split(":")
@@ -17,6 +17,8 @@ def fault_point(phase: str, batch: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "hang":
             time.sleep(3_600)
+        case "oom":
+            raise MemoryError(f"fault injected at {phase}, batch {batch}")
         case "enospc":
             raise OSError(28, "No space left on device")
         case _:

@@ -23,7 +23,7 @@ from spark_jobs.transform import compute_view, judged_rows, mark_first
 from weir.event_time import day_bounds, utc_now
 from weir.layout import view_query
 from weir.pipeline import Stream
-from weir.records import NightlyReport, Outcome, StreamDay, ViewComparison
+from weir.records import DirtyDay, NightlyReport, Outcome, StreamDay, ViewComparison
 from weir.refusal import Refusal
 
 
@@ -44,7 +44,7 @@ class Night:
         raw = read(self.spark, self.call.lake.raw(self.call.pipeline.name))
         raw = raw.filter((F.col("stream") == source) & (F.col("received_on") >= F.lit(earliest)))
         contract = self.call.pipeline.sources[source]
-        judged = judged_rows(raw, contract)
+        judged = judged_rows(raw, contract).drop("_payload")
         ranked = mark_first(judged, contract) if isinstance(contract, Stream) else judged.withColumn("_first", F.col("_accepted"))
         return ranked.persist()
 
@@ -105,6 +105,8 @@ def nightly(call: Call) -> Outcome:
     spark = build_session(f"weir {call.pipeline.name} nightly")
     if not exists(spark, call.lake.raw(call.pipeline.name)):
         raise Refusal(f"nothing of '{call.pipeline.name}' is archived yet: run `weir stream {call.pipeline.name}` first")
+    mark = call.lake.dirty_days(call.pipeline.name) / f"{call.options.day}.json"
+    dirty = DirtyDay.read(mark)
     night = Night(spark, call, call.options.day)
     streams = [night.count_stream(name) for name in call.pipeline.sources]
     views = [night.compare_view(name, night.recompute_view(name)) for name in call.pipeline.views]
@@ -117,12 +119,14 @@ def nightly(call: Call) -> Outcome:
         views=views,
     )
     report.write(call.lake.nightly_report(call.pipeline.name, str(call.options.day)))
+    if dirty and DirtyDay.read(mark) == dirty:  # what was marked meanwhile waits for the next night
+        mark.unlink()
     return Outcome(report=report)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--day", type=date.fromisoformat, required=True)
 
 
 if __name__ == "__main__":
-    run_job(nightly, _add_options)
+    run_job(nightly, add_options)

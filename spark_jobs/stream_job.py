@@ -28,12 +28,11 @@ from spark_jobs.tables import append_cells, append_once, compact_speed, exists, 
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
 from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
-from weir.records import Control, Heartbeat, Identity, Lease, Outcome, QueryPulse
+from weir.records import Control, Heartbeat, Lease, Outcome, QueryPulse
 from weir.refusal import Refusal
 from weir.stack import end_offsets, missing_topics
-from weir.supervision import Leave, decide_lease
+from weir.supervision import BEAT_SECONDS, LeaseLost, check_lease, take_lease
 
-BEAT_SECONDS = 2
 COPY_PROGRESS_SECONDS = 30
 ARCHIVE_TRIGGER_SECONDS = 10
 """An archive of many small files is slow to read; ten seconds keep it at a few thousand a day."""
@@ -50,10 +49,6 @@ EARLIEST = -2
 Told = dict[str, Any]
 Sink = Callable[[DataFrame, int], None]
 Append = Callable[[DataFrame, int, Told], None]
-
-
-class LeaseLost(Exception):
-    """Another driver has taken over: nothing more may be written."""
 
 
 class StopAtBorder(Exception):
@@ -96,7 +91,7 @@ class Driver:
         forget_other_checkpoints(checkpoint)
         resume = "earliest" if (Path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
         stream = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))[F.col("topic")]
-        messages = self._messages(",".join(topics), self.call.options.max_archive_batch, resume)
+        messages = self._messages(",".join(topics), self.call.options.max_archive_batch, resume, headers=True)
         messages = messages.withColumn("stream", stream).withColumn("received_on", F.to_date("received_at"))
 
         def append(frame: DataFrame, batch: int, told: Told) -> None:
@@ -130,19 +125,19 @@ class Driver:
             frames[name] = dedupe_stream(accepted_rows(self._messages(stream.topic, self.call.options.max_batch), stream), stream)
         return compute_view(self.spark, pipeline, view, frames)
 
-    def _messages(self, topics: str, at_most: int, from_offsets: str = "earliest") -> DataFrame:
-        """The topics as raw rows. Lost offsets end the query: going on would be silent loss."""
+    def _messages(self, topics: str, at_most: int, from_offsets: str = "earliest", headers: bool = False) -> DataFrame:
+        """The topics as raw rows, with the headers only where they are kept. Lost offsets end the query: going on would be silent loss."""
         return (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.call.kafka)
             .option("subscribe", topics)
             .option("startingOffsets", from_offsets)
             .option("failOnDataLoss", "true")
-            .option("includeHeaders", "true")
+            .option("includeHeaders", headers)
             .option("maxOffsetsPerTrigger", at_most)
             .option("groupIdPrefix", f"weir-{self.call.pipeline.name}")
             .load()
-            .selectExpr("topic", "partition", "offset", "timestamp AS received_at", "key", "value", "headers")
+            .selectExpr("topic", "partition", "offset", "timestamp AS received_at", "key", "value", *(["headers"] if headers else []))
         )
 
     def _start_query(self, name: str, frame: DataFrame, mode: str, checkpoint: str, every_seconds: float, sink: Sink) -> None:
@@ -168,9 +163,7 @@ class Driver:
         return write
 
     def check_lease(self) -> None:
-        lease = self.control.lease()
-        if lease != self.lease:
-            raise LeaseLost(f"generation {self.lease.generation} has been replaced by generation {lease.generation if lease else '?'}")
+        check_lease(self.control, self.lease)
 
     # Steps 3 and 4
 
@@ -290,27 +283,13 @@ def _pulse(query: StreamingQuery, before: QueryPulse) -> QueryPulse:
     )
 
 
-def take_lease(control: Control) -> Lease:
-    """Become the pipeline's one driver, or refuse."""
-    lease, now = control.lease(), utc_now()
-    dead = lease is not None and lease.holder.is_on_this_host() and not lease.holder.is_alive()
-    decision = decide_lease(lease, control.heartbeat(), dead, now)
-    if isinstance(decision, Leave):
-        raise Refusal(
-            f"{control.folder.name} already has a driver: {decision.reason}; stop it with `weir stream {control.folder.name} --stop`"
-        )
-    taken = control.take_lease(decision.generation, Identity.of_this_process())
-    if taken is None:
-        raise Refusal(f"{control.folder.name} already has a driver: another one took generation {decision.generation} just now")
-    print(f"generation {decision.generation}: {decision.reason}", flush=True)
-    return taken
-
-
 def stream(call: Call) -> Outcome:
     if missing := missing_topics(call.kafka, [source.topic for source in call.pipeline.sources.values()]):
         raise Refusal(f"topic {', '.join(missing)} is not on {call.kafka}: run `weir up`, or create it there")
     control = Control(call.lake.control(call.pipeline.name))
-    driver = Driver(call, take_lease(control), control)
+    name = call.pipeline.name
+    lease = take_lease(control, f"{name} already has a driver", f"stop it with `weir stream {name} --stop`")
+    driver = Driver(call, lease, control)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: driver.stopping.set())
     try:
@@ -326,7 +305,7 @@ def stream(call: Call) -> Outcome:
     return Outcome(failure=error)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="read what is there, then stop")
     parser.add_argument("--views", default="", help="only these views, separated by commas")
     parser.add_argument("--no-archive", action="store_true")
@@ -336,4 +315,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    run_job(stream, _add_options)
+    run_job(stream, add_options)

@@ -27,7 +27,7 @@ def accepted_rows(messages: DataFrame, contract: Stream | Table) -> DataFrame:
 
 
 def judged_rows(messages: DataFrame, contract: Stream | Table) -> DataFrame:
-    """Every message with its coordinates, columns, `_undecodable`, `_verdict` and `_accepted`."""
+    """Every message with its coordinates, `_payload`, columns, `_undecodable`, `_verdict` and `_accepted`."""
     return judge(clean(decode(messages, contract), contract), contract)
 
 
@@ -36,40 +36,67 @@ def decode(messages: DataFrame, contract: Contract) -> DataFrame:
 
     Spark's reader flags what it cannot parse, but says nothing of a second document, a key that stands twice, missing or
     unknown fields. So the keys are read once more from the message with a last key of our own put into it: if that key
-    does not come out as the last one, the document ended earlier.
+    does not come out as the last one, the document ended earlier. Plain messages, which are most, are spared this.
     """
     fields = ", ".join(f"`{name}` {column.wire_type}" for name, column in contract.columns.items())
     options = {"columnNameOfCorruptRecord": "_corrupt", "allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
     text = F.col("value").cast("string")
     trimmed = F.btrim(text, F.lit(_BLANKS))
-    value, end = F.col("value"), f',"{_END_KEY}":0}}'
-    # Cutting bytes is much cheaper than cutting characters, and all but odd messages end with the bracket itself.
-    bytes_marked = F.concat(F.substring(value, F.lit(1), F.octet_length(value) - 1), F.lit(end.encode())).cast("string")
-    text_marked = F.concat(F.substring(trimmed, F.lit(1), F.length(trimmed) - 1), F.lit(end))
-    marked = F.when(F.endswith(value, F.lit(b"}")), bytes_marked).otherwise(text_marked)
     wire = F.from_json(text, f"{fields}, _corrupt string", options)
-    read = messages.select(*COORDINATES, "value", wire.alias("_wire"), F.json_object_keys(marked).alias("_keys"))
-    # The usual message has just the declared keys in the declared order: asked once, because it spares the rest.
-    usual = read.withColumn("_usual", F.col("_keys") == _strings([*contract.columns, _END_KEY]))
-    return usual.select(
+    # In steps of their own, so that Spark computes each once.
+    read = messages.select(*COORDINATES, "value", wire.alias("_wire")).withColumn("_plain", _is_plain(text, contract))
+    read = read.withColumn("_keys", F.when(~F.col("_plain"), F.json_object_keys(_with_end_key(text, trimmed))))
+    return read.select(
         *COORDINATES,
-        "_wire.*",
-        _undecodable(text, trimmed, contract).alias("_undecodable"),
+        F.col("value").alias("_payload"),
+        *(F.col(f"_wire.{name}") for name in contract.columns),
+        _undecodable(text, trimmed).alias("_undecodable"),
         _has_missing_field(contract).alias("_missing"),
         _has_unknown_field(contract).alias("_unknown"),
     )
 
 
-def _undecodable(text: Column, trimmed: Column, contract: Contract) -> Column:
+def _is_plain(text: Column, contract: Contract) -> Column:
+    """Whether the message is, byte for byte, the declared fields in their order with the values that were read, and nothing else.
+
+    That proves all that the list of keys would: without a backslash a string ends at the next quote, so a text that equals the
+    one put together from its values has one document, each key once, and no other. Both usual spellings count, with and
+    without a blank behind colon and comma. A null, another order or an escape is not wrong, only not plain.
+    """
+    dense, spaced = _spelled_out(contract, ":", ","), _spelled_out(contract, ": ", ", ")
+    first, *_ = contract.columns
+    spelled = F.when(F.startswith(text, F.lit(f'{{"{first}": ')), spaced).otherwise(dense)
+    return F.coalesce((text == spelled) & ~F.contains(text, F.lit("\\")), F.lit(False))
+
+
+def _spelled_out(contract: Contract, colon: str, comma: str) -> Column:
+    parts, before = [], "{"
+    for name, column in contract.columns.items():
+        quote = '"' if column.wire_type == "string" else ""
+        parts += [F.lit(f'{before}"{name}"{colon}{quote}'), F.col(f"_wire.{name}").cast("string")]
+        before = f"{quote}{comma}"
+    return F.concat(*parts, F.lit(before.removesuffix(comma) + "}"))
+
+
+def _with_end_key(text: Column, trimmed: Column) -> Column:
+    """The message with our key as its last. Cutting bytes is much cheaper than cutting characters."""
+    value, end = F.col("value"), f',"{_END_KEY}":0}}'
+    by_bytes = F.concat(F.substring(value, F.lit(1), F.octet_length(value) - 1), F.lit(end.encode())).cast("string")
+    by_characters = F.concat(F.substring(trimmed, F.lit(1), F.length(trimmed) - 1), F.lit(end))
+    return F.when(F.endswith(value, F.lit(b"}")), by_bytes).otherwise(by_characters)
+
+
+def _undecodable(text: Column, trimmed: Column) -> Column:
     keys = F.col("_keys")
-    corrupt = F.col("_wire").isNull() | F.col("_wire._corrupt").isNotNull()
-    invalid = ~F.is_valid_utf8(text)
     return (
-        F.when(F.col("_usual") & ~corrupt & ~invalid, F.lit(None).cast("string"))
+        F.when(F.col("_plain"), F.lit(None).cast("string"))
         .when(F.col("value").isNull(), "tombstone")
         .when(F.length(trimmed) == 0, "empty")
-        .when(invalid, "not_utf8")
-        .when(corrupt, F.when(F.element_at(keys, -1) == _END_KEY, "wrong_type").otherwise("not_json"))
+        .when(~F.is_valid_utf8(text), "not_utf8")
+        .when(
+            F.col("_wire").isNull() | F.col("_wire._corrupt").isNotNull(),
+            F.when(F.element_at(keys, -1) == _END_KEY, "wrong_type").otherwise("not_json"),
+        )
         .when(keys.isNull(), F.when(trimmed.rlike(r"^\{\s*\}$"), "empty").otherwise("trailing_data"))
         .when(F.element_at(keys, -1) != _END_KEY, "trailing_data")
         .when(F.size(F.array_distinct(keys)) != F.size(keys), "duplicate_key")
@@ -79,14 +106,14 @@ def _undecodable(text: Column, trimmed: Column, contract: Contract) -> Column:
 def _has_missing_field(contract: Contract) -> Column:
     required = [name for name, column in contract.columns.items() if not column.optional]
     missing = F.array_except(_strings(required), F.col("_keys"))
-    return F.when(F.col("_usual"), False).otherwise(F.size(missing) > 0)
+    return F.when(F.col("_plain"), False).otherwise(F.size(missing) > 0)
 
 
 def _has_unknown_field(contract: Contract) -> Column:
     if contract.unknown_fields == "ignore":
         return F.lit(False)
     unknown = F.array_except(F.col("_keys"), _strings([*contract.columns, _END_KEY]))
-    return F.when(F.col("_usual"), False).otherwise(F.size(unknown) > 0)
+    return F.when(F.col("_plain"), False).otherwise(F.size(unknown) > 0)
 
 
 def _strings(words: list[str]) -> Column:
@@ -95,18 +122,15 @@ def _strings(words: list[str]) -> Column:
 
 def clean(decoded: DataFrame, contract: Contract) -> DataFrame:
     """Apply the declared expressions, all to the message's own values, and read times. Adds `_unreadable_<column>`."""
+    kept = [*COORDINATES, "_payload", "_undecodable", "_missing", "_unknown"]
     cleaned = {name: F.expr(column.clean) if column.clean else F.col(name) for name, column in contract.columns.items()}
-    times = {name: _parsed_time(cleaned[name], column.type) for name, column in contract.columns.items() if column.is_parsed_time}
-    values = {name: times.get(name, cleaned[name].try_cast(column.type)) for name, column in contract.columns.items()}
-    unreadable = {name: cleaned[name].isNotNull() & time.isNull() for name, time in times.items()}
-    return decoded.select(
-        *COORDINATES,
-        "_undecodable",
-        "_missing",
-        "_unknown",
-        *(value.alias(name) for name, value in values.items()),
-        *(value.alias(_unreadable(name)) for name, value in unreadable.items()),
-    )
+    times = [name for name, column in contract.columns.items() if column.is_parsed_time]
+    parsed = {name: _parsed_time(cleaned[name], contract.columns[name].type) for name in times}
+    values = {name: parsed.get(name, cleaned[name].try_cast(column.type)) for name, column in contract.columns.items()}
+    present = [cleaned[name].isNotNull().alias(_unreadable(name)) for name in times]
+    read = decoded.select(*kept, *(value.alias(name) for name, value in values.items()), *present)
+    unreadable = [(F.col(_unreadable(name)) & F.col(name).isNull()).alias(_unreadable(name)) for name in times]
+    return read.select(*kept, *contract.columns, *unreadable)
 
 
 def _unreadable(column: str) -> str:
@@ -123,7 +147,8 @@ def judge(cleaned: DataFrame, contract: Stream | Table) -> DataFrame:
     rules = _built_in_rules(contract) + [broken_by(expectation) for expectation in contract.expectations]
     decodable = F.col("_undecodable").isNull()
     broken = F.when(decodable, verdict(rules)).alias("_verdict")
-    return cleaned.select(*COORDINATES, *contract.columns, "_undecodable", broken, (decodable & is_accepted(rules)).alias("_accepted"))
+    accepted = (decodable & is_accepted(rules)).alias("_accepted")
+    return cleaned.select(*COORDINATES, "_payload", *contract.columns, "_undecodable", broken, accepted)
 
 
 def _built_in_rules(contract: Stream | Table) -> list[Rule]:

@@ -1,5 +1,6 @@
 """A whole Weir of its own for one test: a home, a real broker, real drivers; all of it gone afterwards, also on failure."""
 
+import argparse
 import base64
 import json
 import os
@@ -26,7 +27,7 @@ from weir.layout import Home
 from weir.loader import load_named, read_yaml
 from weir.pipeline import Pipeline
 from weir.produce import plan_events, send_events
-from weir.records import Control, NightlyReport
+from weir.records import Control, NightlyReport, Outcome
 from weir.serving import answer_query
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,15 +96,38 @@ class Workplace:
         return job
 
     def stream_once(self, *options: str) -> None:
-        self.start("--once", *options).wait()
+        """Read what is there, with a driver in this process: its JVM is warm."""
+        from spark_jobs import stream_job  # only tests of the whole need Spark here
+
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            assert self._run_here(stream_job.stream, stream_job.add_options, "--once", *options).failure is None
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def stop(self) -> None:
         stop_stream(self.home, "shop", "test")
 
     def nightly(self) -> NightlyReport:
-        report = Job(self.home, "nightly_job", "shop", options=["--day", str(DAY)]).wait().report
+        """Recompute the day, in this process."""
+        from spark_jobs import nightly_job
+
+        report = self._run_here(nightly_job.nightly, nightly_job.add_options, "--day", str(DAY)).report
         assert report is not None
         return report
+
+    def _run_here(self, act: Callable[[Any], Outcome], add_options: Callable[[Any], None], *options: str) -> Outcome:
+        """A job's act, as its command line would call it, without a process and a JVM of its own."""
+        from spark_jobs.entry import Call
+        from spark_jobs.session import build_session
+
+        parser = argparse.ArgumentParser()
+        add_options(parser)
+        try:
+            return act(Call(self.pipeline, self.home.lake, stack.bootstrap(self.home), parser.parse_args(options)))
+        finally:
+            build_session("weir tests").catalog.clearCache()
 
     def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         weir = [sys.executable, "-m", "weir.cli", *arguments]

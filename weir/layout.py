@@ -76,6 +76,31 @@ class Lake:
     def batch(self, pipeline: str, view: str, fingerprint: str) -> str:
         return f"{self.root}/{pipeline}/views/{view}/{fingerprint}/batch"
 
+    def accepted(self, pipeline: str, source: str) -> str:
+        return f"{self.root}/{pipeline}/accepted/{source}"
+
+    def quarantined(self, pipeline: str) -> str:
+        """One table for all streams, partitioned by stream and day of arrival: what was set aside has one shape, its payload."""
+        return f"{self.root}/{pipeline}/quarantined"
+
+    def quarantine_acts(self, pipeline: str) -> str:
+        """What people did about quarantined rows. Append only, like all the rest: nothing that was set aside is ever changed."""
+        return f"{self.root}/{pipeline}/quarantine_acts"
+
+    def stage(self, pipeline: str, source: str, batch: str) -> str:
+        return f"{self.root}/_stage/{pipeline}/{source}/{batch}"
+
+    def refine_control(self, pipeline: str) -> Path:
+        """Cursors, plans and the lease of the micro-batches."""
+        return Path(self.root) / "_control" / pipeline / "refine"
+
+    def dirty_days(self, pipeline: str) -> Path:
+        """A folder with one record per day that the nightly has to recompute."""
+        return Path(self.root) / "_control" / pipeline / "dirty"
+
+    def quality_site(self, pipeline: str) -> Path:
+        return Path(self.root) / pipeline / "reports" / "quality"
+
     def progress(self, pipeline: str) -> str:
         return f"{self.root}/{pipeline}/progress"
 
@@ -95,6 +120,10 @@ ARCHIVE_QUERY = "archive"
 def archive_fingerprint(topics: Iterable[str]) -> str:
     """Stands where a view's checkpoint has its fingerprint: Spark's Kafka source cannot forget a topic, so another set has another."""
     return hashlib.sha256("\n".join(sorted(topics)).encode()).hexdigest()[:12]
+
+
+REFINE, REPLAY = "refine", "replay"
+"""The two ways by which rows come into accepted tables; each numbers its own batches."""
 
 
 def view_query(view: str) -> str:

@@ -129,8 +129,10 @@ def test_a_driver_that_is_killed_in_every_phase_loses_and_doubles_nothing(workpl
     place = workplace("orders")
     sent = place.produce(3_000, IN_TIME)
     view, archive = view_query(VIEW), ARCHIVE_QUERY
-    for fault in (f"before_write.{archive}:0", f"after_write.{archive}:1", f"before_write.{view}:1", f"after_write.{view}:2"):
-        job = place.start("--once", "--max-batch", "500", "--max-archive-batch", "500", fault=f"{fault}:kill9")
+    # The view first and without the archive: beside a query that is killed the other one gets nobody knows how far.
+    for fault in (f"before_write.{view}:1", f"after_write.{view}:2", f"before_write.{archive}:0", f"after_write.{archive}:1"):
+        alone = ["--no-archive"] if view in fault else []
+        job = place.start("--once", "--max-batch", "500", "--max-archive-batch", "500", *alone, fault=f"{fault}:kill9")
         with pytest.raises(JobFailed):
             job.wait()
         assert job.process.returncode == -signal.SIGKILL, f"the fault {fault} did not strike: {job.log.read_text()[-2000:]}"
@@ -146,7 +148,7 @@ def test_kills_at_any_moment_while_events_arrive_lose_and_double_nothing(workpla
         job = place.start("--trigger-seconds", "0.2")
         before = newest_batch(place)
         sent += place.produce(600, IN_TIME, seed=100 + round_)
-        wait_for(lambda before=before: newest_batch(place) > before, 120, "progress after a kill")  # kill again only after progress
+        wait_for(lambda before=before: newest_batch(place) > before, 240, "progress after a kill")  # kill again only after progress
         os.killpg(job.process.pid, signal.SIGKILL) if round_ == 1 else job.process.kill()
         job.process.wait()
     place.stream_once()
@@ -181,7 +183,7 @@ def test_one_driver_at_a_time(workplace: Callable[..., Workplace], tmp_path: Pat
     lease = place.control.lease()
     assert lease is not None and lease.generation == 1 and lease.holder.pid == first.process.pid
 
-    wait_for(lambda: newest_batch(place) >= 0, 60, "the first batch")
+    wait_for(lambda: newest_batch(place) >= 0, 180, "the first batch")
     os.killpg(first.process.pid, signal.SIGSTOP)
     wait_for(lambda: silent_seconds(place) > 31, 60, "a silent driver")
     second = place.start("--trigger-seconds", "0.2")
@@ -210,7 +212,7 @@ def test_a_stop_comes_at_a_batch_border_and_the_next_start_resumes(workplace: Ca
         job: Job = place.start("--trigger-seconds", "0.1", "--max-batch", "100")
         wait_until_running(place.home, "shop", job)
         before = newest_batch(place)
-        wait_for(lambda before=before: newest_batch(place) > before, 60, "a batch")
+        wait_for(lambda before=before: newest_batch(place) > before, 180, "a batch")
         if how == "signal":
             job.process.send_signal(signal.SIGTERM)
         else:
