@@ -1,7 +1,7 @@
 """The batch layer of one pipeline and day: recompute from raw, replace, compare with the speed layer.
 
 1. read the day's raw messages, judge and rank them (once per stream)
-2. recompute each view with the same transform, replace the day
+2. recompute each view with the same transform, gate its cells, replace the day
 3. compare speed with batch, cell by cell
 4. report
 """
@@ -9,6 +9,7 @@
 import argparse
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -23,7 +24,7 @@ from spark_jobs.transform import compute_view, judged_rows, mark_first
 from weir.event_time import day_bounds, utc_now
 from weir.layout import view_query
 from weir.pipeline import Stream
-from weir.records import DirtyDay, NightlyReport, Outcome, StreamDay, ViewComparison
+from weir.records import Decision, DirtyDay, NightlyReport, Outcome, StreamDay, ViewComparison
 from weir.refusal import Refusal
 
 
@@ -69,7 +70,7 @@ class Night:
         )
 
     def recompute_view(self, view: str) -> DataFrame:
-        """The day's cells from raw, put in the place of what the batch table had for this day."""
+        """The day's cells from raw."""
         pipeline = self.call.pipeline
         declared = pipeline.views[view]
         frames = {}
@@ -80,10 +81,31 @@ class Night:
             frames[name] = self.ranked[name].filter("_first").filter(near).select(*stream.columns)
         # Materialised before the day is cut out: Spark would push that filter below the merging of sessions, and cut them short.
         cells = with_day(compute_view(self.spark, pipeline, view, frames), declared.time).localCheckpoint()
-        cells = cells.filter(F.col("_day") == F.lit(self.day))
-        table = self.call.lake.batch(pipeline.name, view, pipeline.fingerprint(view))
-        replace_day(cells, table, self.day)
-        return cells
+        return cells.filter(F.col("_day") == F.lit(self.day))
+
+    def gate_view(self, view: str, cells: DataFrame) -> tuple[Decision, list[str]]:
+        """Judge the cells by the view's expectations. Only then Great Expectations is loaded: it takes seconds."""
+        if not (expectations := self.call.pipeline.views[view].expectations):
+            return "PASS", []
+        from quality.gate import decide, validate
+
+        # No verdict has set single cells aside, so that a row rule is here like all others: it holds for the day, or it does not.
+        mild = [expectation.model_copy(update={"severity": "warning"}) for expectation in expectations]
+        validation = validate(cells.drop("_day"), view, mild)
+        found = [r.model_copy(update={"severity": e.severity}) for r, e in zip(validation.results, expectations, strict=False)]
+        return decide(mild, replace(validation, results=found), 0, {})
+
+    def replace_view(self, view: str, cells: DataFrame) -> None:
+        """Put the cells in the place of what the batch table had for this day."""
+        replace_day(cells, self.call.lake.batch(self.call.pipeline.name, view, self.call.pipeline.fingerprint(view)), self.day)
+
+    def settle_view(self, view: str) -> ViewComparison:
+        """Recompute, gate, replace, compare. A blocked day is compared too, but what was served before stays."""
+        cells = self.recompute_view(view)
+        decision, reasons = self.gate_view(view, cells)
+        if decision != "BLOCK":
+            self.replace_view(view, cells)
+        return self.compare_view(view, cells).model_copy(update={"decision": decision, "gate": reasons})
 
     def compare_view(self, view: str, batch: DataFrame) -> ViewComparison:
         pipeline, lake = self.call.pipeline, self.call.lake
@@ -109,7 +131,7 @@ def nightly(call: Call) -> Outcome:
     dirty = DirtyDay.read(mark)
     night = Night(spark, call, call.options.day)
     streams = [night.count_stream(name) for name in call.pipeline.sources]
-    views = [night.compare_view(name, night.recompute_view(name)) for name in call.pipeline.views]
+    views = [night.settle_view(name) for name in call.pipeline.views]
     report = NightlyReport(
         pipeline=call.pipeline.name,
         day=str(call.options.day),
@@ -119,9 +141,10 @@ def nightly(call: Call) -> Outcome:
         views=views,
     )
     report.write(call.lake.nightly_report(call.pipeline.name, str(call.options.day)))
-    if dirty and DirtyDay.read(mark) == dirty:  # what was marked meanwhile waits for the next night
+    blocked = [f"{view.view} is blocked: {view.gate[0]}" for view in views if view.decision == "BLOCK"]
+    if dirty and not blocked and DirtyDay.read(mark) == dirty:  # what was marked meanwhile waits for the next night
         mark.unlink()
-    return Outcome(report=report)
+    return Outcome(report=report, failure="; ".join(blocked) or None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

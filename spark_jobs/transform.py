@@ -144,7 +144,7 @@ def _parsed_time(text: Column, sql_type: str) -> Column:
 
 def judge(cleaned: DataFrame, contract: Stream | Table) -> DataFrame:
     """Add `_verdict` (the rules a row breaks) and `_accepted`. An undecodable message has no verdict and is not accepted."""
-    rules = _built_in_rules(contract) + [broken_by(expectation) for expectation in contract.expectations]
+    rules = _built_in_rules(contract) + [broken_by(expectation) for expectation in contract.expectations if expectation.rejects]
     decodable = F.col("_undecodable").isNull()
     broken = F.when(decodable, verdict(rules)).alias("_verdict")
     accepted = (decodable & is_accepted(rules)).alias("_accepted")

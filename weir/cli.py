@@ -21,11 +21,12 @@ from weir.generator import Shares, load_produce
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
 from weir.layout import Home
 from weir.loader import load_named, load_pipelines
+from weir.masking import MASK, shown_payload
 from weir.pipeline import Pipeline
 from weir.produce import plan_events, send_events
-from weir.records import Control, NightlyReport
+from weir.records import Control, DirtyDay, Outcome, ReplayReport
 from weir.refusal import Refusal
-from weir.serving import answer_query
+from weir.serving import AsideFilter, answer_query, quarantine_groups, quarantine_rows
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 FILE_WIDTH = 116
@@ -121,7 +122,11 @@ def _show_status(home: Home, as_json: bool) -> None:
     beats = {name: Control(home.lake.control(name)).heartbeat() for name in load_pipelines(home.pipelines)}
     states = {name: _stream_state(home, name) for name in beats}
     if as_json:
-        streams = {name: {"state": states[name], "heartbeat": beat and beat.model_dump(mode="json")} for name, beat in beats.items()}
+        dirty = {name: [found.model_dump(mode="json") for found in _dirty_days(home, name)] for name in beats}
+        streams = {
+            name: {"state": states[name], "heartbeat": beat and beat.model_dump(mode="json"), "dirty_days": dirty[name]}
+            for name, beat in beats.items()
+        }
         _print_json({"kafka": kafka.model_dump(mode="json"), "streams": streams, "lake": home.lake.root})
         return
     where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
@@ -131,6 +136,14 @@ def _show_status(home: Home, as_json: bool) -> None:
     for name, beat in beats.items():
         if beat and states[name] == "running":
             out.print(screens.heartbeat_table(name, beat))
+        for waiting in _dirty_days(home, name):
+            out.print(
+                f"{name}: {waiting.day} waits for `weir nightly {name} --day {waiting.day}`: {waiting.reason}", markup=False, soft_wrap=True
+            )
+
+
+def _dirty_days(home: Home, pipeline: str) -> list[DirtyDay]:
+    return [found for file in sorted(home.lake.dirty_days(pipeline).glob("*.json")) if (found := DirtyDay.read(file))]
 
 
 def _stream_state(home: Home, pipeline: str) -> str:
@@ -236,17 +249,168 @@ def stream(
 def nightly(pipeline: PipelineName = "shop", day: Day = None, as_json: AsJson = False) -> None:
     """Recompute a day from the archive, replace it, and compare it with what was streamed."""
     home = Home.from_environment()
-    report = _nightly(home, pipeline, _day(day))
-    if as_json:
-        _print_json(report.model_dump(mode="json"))
+    job = Job(home, "nightly_job", pipeline, options=["--day", str(_day(day))])
+    outcome = _run(job, f"recomputing {_day(day)}", raises=False)
+    if outcome.report is None:
+        job.outcome()
+    elif as_json:
+        _print_json(outcome.report.model_dump(mode="json"))
     else:
-        screens.show_nightly(out, report)
+        screens.show_nightly(out, outcome.report)
+    if outcome.failure:
+        raise JobFailed(outcome.failure)
 
 
-def _nightly(home: Home, pipeline: str, day: date) -> NightlyReport:
-    report = _run(Job(home, "nightly_job", pipeline, options=["--day", str(day)]), f"recomputing {day}").report
-    assert report is not None
-    return report
+@app.command()
+def refine(
+    pipeline: PipelineName = "shop",
+    streams: Annotated[str, typer.Option(help="only these, separated by commas")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Validate what was archived since the last time: good rows go to accepted tables, bad ones into quarantine."""
+    home = Home.from_environment()
+    load_named(home.pipelines, pipeline)
+    job = Job(home, "refine_job", pipeline, options=["--streams", streams])
+    outcome = _run(job, f"refining {pipeline}", raises=False)
+    if outcome.refined is None:
+        job.outcome()
+    elif as_json:
+        _print_json(outcome.refined.model_dump(mode="json"))
+    else:
+        screens.show_refined(out, outcome.refined)
+    if outcome.failure:
+        raise JobFailed(outcome.failure)
+
+
+aside = typer.Typer(no_args_is_help=True, help="Rows that were set aside: list, show, replay, discard.", rich_markup_mode=None)
+app.add_typer(aside, name="quarantine")
+
+OfStream = Annotated[str | None, typer.Option("--stream", help="only this stream or table")]
+TheStream = Annotated[str, typer.Option("--stream", help="the stream or table")]
+OfRule = Annotated[str | None, typer.Option("--rule", help="only rows with this reason, for example amount:be_between")]
+Since = Annotated[datetime | None, typer.Option("--since", formats=["%Y-%m-%d"], help="first day of arrival (UTC)")]
+Until = Annotated[datetime | None, typer.Option("--until", formats=["%Y-%m-%d"], help="last day of arrival (UTC)")]
+Yes = Annotated[bool, typer.Option("--yes", help="do it without asking")]
+
+
+def _asked(stream: str | None, rule: str | None, since: datetime | None, until: datetime | None) -> AsideFilter:
+    return AsideFilter(stream, rule, since.date() if since else None, until.date() if until else None)
+
+
+@aside.command("list")
+def list_aside(
+    pipeline: PipelineName = "shop",
+    stream: OfStream = None,
+    rule: OfRule = None,
+    since: Since = None,
+    until: Until = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is in quarantine, by stream and reason."""
+    home = Home.from_environment()
+    groups = quarantine_groups(home.lake, load_named(home.pipelines, pipeline), _asked(stream, rule, since, until))
+    if as_json:
+        _print_json([vars(group) for group in groups])
+    else:
+        screens.show_aside_groups(out, pipeline, groups)
+
+
+@aside.command("show")
+def show_aside(
+    pipeline: PipelineName = "shop",
+    stream: OfStream = None,
+    rule: OfRule = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option(help="at most so many rows", min=1)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Rows in quarantine with their payloads; private fields are masked."""
+    home = Home.from_environment()
+    declared = load_named(home.pipelines, pipeline)
+    rows = _masked(declared, quarantine_rows(home.lake, declared, _asked(stream, rule, since, until), limit))
+    if as_json:
+        _print_json(rows)
+    else:
+        screens.show_aside_rows(out, rows, limit)
+
+
+def _masked(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    shown = []
+    for row in rows:
+        contract = pipeline.sources.get(row["stream"])
+        hidden = contract is None or contract.columns[contract.identity].private
+        payload = shown_payload(contract, row["payload"]) if contract else "(not shown: the stream is no longer declared)"
+        shown.append(row | {"payload": payload, "identity": MASK if hidden and row["identity"] else row["identity"]})
+    return shown
+
+
+@aside.command("replay")
+def replay_aside(
+    stream: TheStream,
+    pipeline: PipelineName = "shop",
+    rule: OfRule = None,
+    since: Since = None,
+    until: Until = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send rows through the transform again. Shows what would change, then asks."""
+    home = Home.from_environment()
+    load_named(home.pipelines, pipeline)
+    found = _replay(home, pipeline, stream, rule, since, until, apply=yes)
+    if as_json:
+        _print_json(found.model_dump(mode="json"))
+        return
+    screens.show_replay(out, found)
+    if found.applied or not (found.released or found.duplicates) or found.blocked:
+        return
+    if sys.stdin.isatty() and typer.confirm(f"Replay these {found.released + found.duplicates:,} rows?"):
+        screens.show_replay(out, _replay(home, pipeline, stream, rule, since, until, apply=True))
+    else:
+        out.print("Nothing was changed. `--yes` does it.")
+
+
+def _replay(
+    home: Home, pipeline: str, stream: str, rule: str | None, since: datetime | None, until: datetime | None, apply: bool
+) -> ReplayReport:
+    options = ["--act", "replay", *_aside_options(stream, rule, since, until), *(["--apply"] if apply else [])]
+    found = _run(Job(home, "quarantine_job", pipeline, options=options), f"judging {stream} again").replayed
+    assert found is not None
+    return found
+
+
+def _aside_options(stream: str, rule: str | None, since: datetime | None, until: datetime | None) -> list[str]:
+    days = {"--since": since, "--until": until}
+    given = [part for name, day in days.items() if day for part in (name, f"{day:%Y-%m-%d}")]
+    return ["--stream", stream, *(["--rule", rule] if rule else []), *given]
+
+
+@aside.command("discard")
+def discard_aside(
+    stream: TheStream,
+    note: Annotated[str, typer.Option(help="why: it is kept beside the rows")],
+    pipeline: PipelineName = "shop",
+    rule: OfRule = None,
+    since: Since = None,
+    until: Until = None,
+    yes: Yes = False,
+) -> None:
+    """Mark rows as not to be replayed. Shows them first; they stay in the table, and in the archive."""
+    home = Home.from_environment()
+    declared = load_named(home.pipelines, pipeline)
+    asked = _asked(stream, rule, since, until)
+    groups = quarantine_groups(home.lake, declared, asked)
+    screens.show_aside_groups(out, pipeline, groups)
+    if not groups:
+        return
+    screens.show_aside_rows(out, _masked(declared, quarantine_rows(home.lake, declared, asked, 10)), 10)
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Discard these rows?")):
+        out.print("Nothing was changed. `--yes` does it.")
+        return
+    options = ["--act", "discard", "--note", note, *_aside_options(stream, rule, since, until)]
+    (count,) = _run(Job(home, "quarantine_job", pipeline, options=options), f"discarding rows of {stream}").lines
+    out.print(f"{int(count):,} rows of {stream} discarded: {note}", markup=False)
 
 
 @app.command()
@@ -280,10 +444,10 @@ def demo(
         _print_json(found)
 
 
-def _run(job: Job, what: str) -> Any:
+def _run(job: Job, what: str, raises: bool = True) -> Outcome:
     began = time.monotonic()
     with err.status(what) as spinner:
-        return job.wait(lambda: spinner.update(f"{what} ({time.monotonic() - began:.0f} s)"))
+        return job.wait(lambda: spinner.update(f"{what} ({time.monotonic() - began:.0f} s)"), raises)
 
 
 def _create_topics(bootstrap: str, pipeline: Pipeline) -> None:

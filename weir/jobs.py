@@ -35,17 +35,19 @@ class Job:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
-    def wait(self, while_waiting: Callable[[], None] = lambda: None) -> Outcome:
-        """Wait for the end and give the outcome; a refusal or failure is raised as its one line."""
+    def wait(self, while_waiting: Callable[[], None] = lambda: None, raises: bool = True) -> Outcome:
+        """Wait for the end and give the outcome; a refusal or failure is raised as its one line, unless the caller wants it."""
         while self.process.poll() is None:
             while_waiting()
             time.sleep(0.2)
-        return self.outcome()
+        return self.outcome(raises)
 
-    def outcome(self) -> Outcome:
+    def outcome(self, raises: bool = True) -> Outcome:
         outcome = Outcome.read(self._outcome)
         if outcome is None:
             raise JobFailed(f"the job ended with code {self.process.returncode} and without a word; see {self.log}")
+        if not raises:
+            return outcome
         if outcome.refusal:
             raise Refusal(outcome.refusal)
         if outcome.failure:

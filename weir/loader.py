@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from weir.pipeline import ROW_RULES, Column, Expectation, Pipeline, Stream, Table, View, nearest
+from weir.pipeline import Column, Pipeline, Stream, Table, View, nearest
 from weir.refusal import Refusal
 
 MAX_DECLARATION_BYTES = 1_000_000
@@ -140,8 +140,6 @@ def _say(file: Path, given: Any, where: Where, error: Any) -> str:
             return f"{place}: unknown word '{path[-1]}' in {around}{nearest(str(path[-1]), _words_at(path[:-1]))}"
         case "missing":
             return f"{place}: {around} needs '{path[-1]}'"
-        case "literal_error" if path[-1] == "name" and "expectations" in path:
-            return f"{place}: '{error['input']}' is no expectation that judges rows{nearest(error['input'], ROW_RULES)}"
         case "string_pattern_mismatch" if "[key]" in error["loc"] or path[-1] in ("pipeline", "identity", "occurred_at"):
             return f"{place}: '{error['input']}' is not a name: small letters, digits and _, starting with a letter, at most 63"
         case "string_pattern_mismatch" if path[-1] in ("type", "from"):
@@ -165,6 +163,4 @@ def _words_at(path: tuple[str | int, ...]) -> list[str]:
             model = View
         case (_, _, "columns", _):
             model = Column
-        case (_, _, "expectations", _, *rest):
-            model = next((m for n, m in ROW_RULES.items() if n in rest), Expectation)
     return [field.alias or name for name, field in model.model_fields.items()]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, model_validator
 
 from weir.event_time import divides_a_day, format_duration, parse_duration
+from weir.expectations import Expectations, nearest, refusal_at
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Topic = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
@@ -55,73 +56,6 @@ class Column(Declared):
         return self.from_type is None and self.type in ("timestamp", "date")
 
 
-class NotNull(Declared):
-    column: Name
-
-
-class Between(Declared):
-    column: Name
-    min_value: float | int | str | None = None
-    max_value: float | int | str | None = None
-    strict_min: bool = False
-    strict_max: bool = False
-
-    @model_validator(mode="after")
-    def _some_bound(self) -> "Between":
-        if self.min_value is None and self.max_value is None:
-            raise ValueError("needs min_value or max_value")
-        return self
-
-
-class InSet(Declared):
-    column: Name
-    value_set: list[str | bool | int | float] = Field(min_length=1)
-
-
-class MatchRegex(Declared):
-    column: Name
-    regex: str
-
-    @model_validator(mode="after")
-    def _compiles(self) -> "MatchRegex":
-        try:
-            re.compile(self.regex)
-        except re.error as error:
-            raise ValueError(f"'{self.regex}' is not a regular expression: {error}") from None
-        return self
-
-
-ROW_RULES: dict[str, type[NotNull | Between | InSet | MatchRegex]] = {
-    "expect_column_values_to_not_be_null": NotNull,
-    "expect_column_values_to_be_between": Between,
-    "expect_column_values_to_be_in_set": InSet,
-    "expect_column_values_to_match_regex": MatchRegex,
-}
-"""The expectations that judge one row, by Great Expectations' own names and arguments."""
-
-
-class Expectation(Declared):
-    """One expectation. In YAML: `- <name>: {<arguments>}`."""
-
-    name: Literal[tuple(ROW_RULES)]  # type: ignore[valid-type]
-    arguments: NotNull | Between | InSet | MatchRegex
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_yaml(cls, given: Any) -> Any:
-        if isinstance(given, dict) and len(given) == 1:
-            (name, arguments), *_ = given.items()
-            if name in ROW_RULES:
-                return {"name": name, "arguments": ROW_RULES[name].model_validate(arguments or {})}
-            return {"name": name, "arguments": arguments}
-        return given
-
-    @property
-    def rule(self) -> str:
-        """Its name in a verdict: `amount:be_between`."""
-        return f"{self.arguments.column}:{self.name.removeprefix('expect_column_values_to_')}"
-
-
 class Contract(Declared):
     """What streams and tables share: a topic, its columns, and what is expected of them."""
 
@@ -129,7 +63,9 @@ class Contract(Declared):
     partitions: int = Field(default=2, ge=1, le=1_000)
     columns: dict[Name, Column] = Field(min_length=1)
     unknown_fields: Literal["reject", "ignore"] = "reject"
-    expectations: list[Expectation] = []
+    keep_quarantined: Duration = timedelta(days=30)
+    """How long people have to look at what was set aside."""
+    expectations: Expectations = []
 
     @model_validator(mode="before")
     @classmethod
@@ -145,11 +81,14 @@ class Contract(Declared):
         for reserved in COORDINATES:
             if reserved in self.columns:
                 raise ValueError(f"column '{reserved}' has the name of a coordinate: choose another")
-        rules = [expectation.rule for expectation in self.expectations]
-        for expectation in self.expectations:
-            self._must_be_column(expectation.arguments.column, expectation.name)
-            if rules.count(expectation.rule) > 1:
-                raise ValueError(f"{expectation.name} stands twice for column '{expectation.arguments.column}'")
+        types = {name: column.type for name, column in self.columns.items()}
+        misfits = [
+            (("expectations", place, expectation.name), wrong)
+            for place, expectation in enumerate(self.expectations)
+            for wrong in expectation.misfits(types)
+        ]
+        if misfits:
+            raise refusal_at(misfits)
         return self
 
     def _must_be_column(self, name: str, where: str) -> None:
@@ -163,6 +102,8 @@ class Stream(Contract):
     identity: Name
     occurred_at: Name
     lateness: Duration = timedelta(minutes=10)
+    references: dict[Name, Name] = {}
+    """Column → the table in which its value must be a key. Checked by the micro-batch, which knows the tables."""
 
     @model_validator(mode="after")
     def _names_columns(self) -> "Stream":
@@ -206,6 +147,8 @@ class View(Declared):
     grain: list[Name] = Field(min_length=1)
     sql: str = Field(min_length=1)
     reach: Duration = timedelta(0)
+    expectations: Expectations = []
+    """Checked on its closed cells. The columns are those of the query, which only Spark knows."""
 
     @model_validator(mode="after")
     def _reach_is_declared(self) -> "View":
@@ -234,6 +177,11 @@ class Pipeline(Declared):
         for topic in topics:
             if topics.count(topic) > 1:
                 raise ValueError(f"topic '{topic}' is declared twice: one topic carries one stream")
+        for name, stream in self.streams.items():
+            for column, table in stream.references.items():
+                stream._must_be_column(column, "references")
+                if table not in self.tables:
+                    raise ValueError(f"stream '{name}' refers to table '{table}', which is not declared{nearest(table, self.tables)}")
         for name, view in self.views.items():
             mentioned = relations_in(view.sql)
             if tables := [table for table in self.tables if table in mentioned]:
@@ -253,10 +201,13 @@ class Pipeline(Declared):
         return [name for name in self.streams if name in mentioned]
 
     def fingerprint(self, view: str) -> str:
-        """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and row rules."""
-        declared = self.views[view].model_dump(mode="json") | {"sql": normal_sql(self.views[view].sql)}
-        no_matter: Any = {"partitions": True, "columns": {"__all__": {"private"}}}
+        """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and the rules that reject rows."""
+        declared = self.views[view].model_dump(mode="json", exclude={"expectations"}) | {"sql": normal_sql(self.views[view].sql)}
+        no_matter: Any = dict.fromkeys(("partitions", "expectations", "references", "keep_quarantined"), True)
+        no_matter["columns"] = {"__all__": {"private"}}
         streams = {name: self.streams[name].model_dump(mode="json", exclude=no_matter) for name in self.streams_of(view)}
+        for name, stream in streams.items():
+            stream["expectations"] = [rule.judgement() for rule in self.streams[name].expectations if rule.rejects]
         text = json.dumps([declared, streams], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -317,13 +268,3 @@ def _arguments(text: str) -> list[str]:
             if sign == ")":
                 break
     return found or [text]
-
-
-def nearest(word: str, valid: Any) -> str:
-    """' (did you mean x?)' where a valid word is close, else ' (valid: …)'."""
-    from difflib import get_close_matches
-
-    words = sorted(valid)
-    if close := get_close_matches(str(word), words, n=1):
-        return f" (did you mean '{close[0]}'?)"
-    return f" (valid: {', '.join(words)})"

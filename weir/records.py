@@ -13,6 +13,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from weir.event_time import utc_now
 
+Severity = Literal["critical", "warning", "info"]
+Decision = Literal["PASS", "WARN", "BLOCK"]
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that readers see whole or not at all, and only its owner sees."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            f.write(text)
+        Path(temporary).replace(file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
 
 class Record(BaseModel):
     """Written atomically and only for its owner's eyes (0600 in a 0700 folder)."""
@@ -20,15 +36,7 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def write(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "w") as f:
-                f.write(self.model_dump_json(indent=1))
-            Path(temporary).replace(file)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(file, self.model_dump_json(indent=1))
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
@@ -130,6 +138,9 @@ class ViewComparison(Record):
     only_batch: int
     pending: int
     examples: list[Cell]
+    decision: Decision = "PASS"
+    """Of the gate over the recomputed cells. A blocked day is not replaced."""
+    gate: list[str] = []
 
 
 class StreamDay(Record):
@@ -151,10 +162,6 @@ class NightlyReport(Record):
     seconds: float
     streams: list[StreamDay]
     views: list[ViewComparison]
-
-
-Severity = Literal["critical", "warning", "info"]
-Decision = Literal["PASS", "WARN", "BLOCK"]
 
 
 class ExpectationResult(Record):

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weir.records import Cell, Heartbeat, NightlyReport, ViewComparison
-from weir.serving import Answer
+from weir.records import Cell, Heartbeat, NightlyReport, RefineReport, ReplayReport, ViewComparison
+from weir.serving import Answer, AsideGroup
 
 MAX_ROWS = 200
 """More rows than anybody reads on a screen; --json has all."""
@@ -63,8 +63,83 @@ def show_nightly(console: Console, report: NightlyReport) -> None:
         views.add_row(view.view, *map(_number, cells))
     console.print(views)
     for view in report.views:
+        for reason in view.gate:
+            console.print(Text(f"{view.view}: {reason}", style="red" if view.decision == "BLOCK" else "yellow"))
+    for view in report.views:
         if view.examples:
             _show_differences(console, view)
+
+
+WORDS = {"PASS": "[green]published[/]", "WARN": "[yellow]published, with warnings[/]", "BLOCK": "[bold red]BLOCKED[/]"}
+
+
+def show_refined(console: Console, report: RefineReport) -> None:
+    """One screen: what came, what was set aside and why, and whether it was published."""
+    if not report.streams:
+        console.print(f"{report.pipeline}: nothing new in the archive")
+    else:
+        table = _table(
+            f"Refined {report.pipeline}", "stream", "batch", "rows", "accepted", "duplicate", "rejected", "undecodable", "reason"
+        )
+        table.columns[-1].header = "gate"
+        for gate in report.streams:
+            counts = (gate.rows, gate.accepted, gate.duplicates, gate.rejected, gate.undecodable)
+            table.add_row(gate.stream, str(gate.batch), *map(_number, counts), Text.from_markup(WORDS[gate.decision]))
+        console.print(table)
+    for gate in report.streams:
+        for reason in gate.reasons:
+            colour = "red" if gate.decision == "BLOCK" else "yellow"
+            console.print(Text(f"{gate.stream}: {reason}", style=colour))
+        if gate.decision == "BLOCK":
+            rows = f"its {gate.rows:,} rows stay in the archive, nothing of them was published"
+            console.print(Text(f"{gate.stream}: {rows}; the next run tries again"))
+    if aside := [gate for gate in report.streams if gate.broken]:
+        reasons = _table("Set aside, by reason", "stream", "reason")
+        for gate in aside:
+            most_first = sorted(gate.broken.items(), key=lambda item: (-item[1], item[0]))
+            reasons.add_row(gate.stream, Text(", ".join(f"{reason} {count:,}" for reason, count in most_first)))
+        console.print(reasons)
+        console.print(f"Look at them with `weir quarantine show {report.pipeline} --stream …`", markup=False)
+    for gate in report.streams:
+        for drift in gate.drift[:5]:
+            console.print(
+                Text(f"{gate.stream}: {drift.kind.replace('_', ' ')} {drift.field}: {drift.detail} ({drift.rows:,} rows)", style="cyan")
+            )
+    console.print(f"Report: {report.site}  ({report.seconds:.0f} s)", markup=False, soft_wrap=True)
+
+
+def show_aside_groups(console: Console, pipeline: str, groups: list[AsideGroup]) -> None:
+    if not groups:
+        console.print(f"{pipeline}: nothing in quarantine")
+        return
+    table = _table(f"In quarantine, {pipeline}", "stream", "reason", "rows", "oldest", "newest")
+    for group in groups:
+        table.add_row(group.stream, Text(group.reason), _number(group.rows), _value(group.oldest), _value(group.newest))
+    console.print(table)
+    if expiring := max(group.expiring for group in groups):
+        console.print(f"[yellow]{expiring:,} rows or more will not be kept for longer than three days: replay or discard them[/]")
+
+
+def show_aside_rows(console: Console, rows: list[dict[str, Any]], at_most: int) -> None:
+    for row in rows:
+        place = f"{row['stream']}  {row['topic']}/{row['partition']}/{row['offset']}  {_value(row['received_at'])}"
+        console.print(Text(place, style="bold"), Text(", ".join(row["reasons"]), style="red"), soft_wrap=True)
+        console.print(Text(f"    {row['payload']}"), soft_wrap=True)
+    console.print(f"{len(rows)} rows" + (", there may be more (--limit)" if len(rows) == at_most else ""))
+
+
+def show_replay(console: Console, report: ReplayReport) -> None:
+    word = "Replayed" if report.applied else "A replay would"
+    console.print(f"{word}: of {report.rows:,} rows of {report.source} in quarantine", highlight=False)
+    rows = [("now pass", f"{report.released:,}"), ("accepted meanwhile, as duplicates", f"{report.duplicates:,}")]
+    rows += [(f"still break {reason}", f"{count:,}") for reason, count in report.remaining.items()]
+    console.print(pairs_table("", rows))
+    for line in report.blocked:
+        console.print(Text(f"blocked: {line}", style="red"))
+    if report.days:
+        days = ", ".join(f"{day} ({count:,} rows)" for day, count in report.days.items())
+        verb = "are dirty and wait" if report.applied else "would wait"
+        console.print(Text(f"Days that {verb} for `weir nightly`: {days}; views: {', '.join(report.views) or 'none'}"), soft_wrap=True)
 
 
 def _show_differences(console: Console, view: ViewComparison, at_most: int = 5) -> None:
@@ -107,7 +182,9 @@ def pairs_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        is_number = index > 0 and column not in ("reason", "watermark", "speed", "batch", "cell") and title != ""
+        is_number = (
+            index > 0 and column not in ("reason", "gate", "oldest", "newest", "watermark", "speed", "batch", "cell") and title != ""
+        )
         table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=index == 0 and title != "")
     return table
 

@@ -1,6 +1,7 @@
-"""Reads views from Delta without a JVM: deltalake finds the files, DuckDB answers the SQL."""
+"""Reads views and the quarantine from Delta without a JVM: deltalake finds the files, DuckDB answers the SQL."""
 
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from weir.refusal import Refusal
 
 FORMS = ("speed", "batch")
 """`<view>` is the served view; `<view>__speed` and `<view>__batch` are its two layers as they stand."""
+
+
+EXPIRY_WARNING_DAYS = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,77 @@ def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
         raise Refusal(f"{str(error).splitlines()[0]}{hint}") from None
     except duckdb.Error as error:
         raise Refusal(str(error).splitlines()[0]) from None
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True)
+class AsideFilter:
+    """Which quarantined rows are meant. Days are days of arrival, both inclusive."""
+
+    stream: str | None = None
+    rule: str | None = None
+    since: date | None = None
+    until: date | None = None
+
+
+@dataclass(frozen=True)
+class AsideGroup:
+    """Open quarantined rows of one stream with one reason."""
+
+    stream: str
+    reason: str
+    rows: int
+    oldest: datetime
+    newest: datetime
+    expiring: int
+    """Rows that will be kept for three more days at most."""
+
+
+def quarantine_groups(lake: Lake, pipeline: Pipeline, asked: AsideFilter) -> list[AsideGroup]:
+    """What is in quarantine, by stream and reason, most rows first. A row with two reasons stands in two groups."""
+    keep = [f"WHEN '{name}' THEN INTERVAL '{source.keep_quarantined.total_seconds()} seconds'" for name, source in pipeline.sources.items()]
+    keep_until = f"quarantined_at + CASE stream {' '.join(keep)} END"
+    rows = _ask_quarantine(
+        lake,
+        pipeline,
+        asked,
+        "SELECT stream, reason, count(*), min(received_at), max(received_at), "
+        f"count(*) FILTER ({keep_until} < now() + INTERVAL {EXPIRY_WARNING_DAYS} DAY) "
+        "FROM (SELECT unnest(reasons) AS reason, * FROM open_rows) WHERE $rule IS NULL OR reason = $rule "
+        "GROUP BY ALL ORDER BY 3 DESC, 1, 2",
+    )
+    return [AsideGroup(*row) for row in rows]
+
+
+def quarantine_rows(lake: Lake, pipeline: Pipeline, asked: AsideFilter, at_most: int) -> list[dict[str, Any]]:
+    """Open quarantined rows, oldest first, with their payload as it came: mask it before anybody sees it."""
+    names = ["stream", "topic", "partition", "offset", "received_at", "reasons", "identity", "occurred_at", "quarantined_at", "payload"]
+    columns = ", ".join(f'"{name}"' for name in names)
+    sql = f'SELECT {columns} FROM open_rows WHERE $rule IS NULL OR list_contains(reasons, $rule) ORDER BY received_at, partition, "offset"'
+    return [dict(zip(names, row, strict=True)) for row in _ask_quarantine(lake, pipeline, asked, f"{sql} LIMIT {at_most:d}")]
+
+
+def _ask_quarantine(lake: Lake, pipeline: Pipeline, asked: AsideFilter, sql: str) -> list[tuple[Any, ...]]:
+    if asked.stream is not None and asked.stream not in pipeline.sources:
+        raise Refusal(f"'{asked.stream}' is no stream or table of {pipeline.name}{nearest(asked.stream, pipeline.sources)}")
+    path, acts = lake.quarantined(pipeline.name), lake.quarantine_acts(pipeline.name)
+    if not Path(path, "_delta_log").is_dir():
+        return []
+    connection = duckdb.connect(config={"python_enable_replacements": False})
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("quarantined", DeltaTable(path).to_pyarrow_dataset())
+        acted_on = ""
+        if Path(acts, "_delta_log").is_dir():
+            connection.register("acts", DeltaTable(acts).to_pyarrow_dataset())
+            acted_on = 'ANTI JOIN acts USING (stream, topic, partition, "offset")'
+        connection.execute(
+            f"CREATE TEMP TABLE open_rows AS SELECT * FROM quarantined {acted_on} WHERE ($stream IS NULL OR stream = $stream) "
+            "AND ($since IS NULL OR received_on >= $since) AND ($until IS NULL OR received_on <= $until)",
+            {"stream": asked.stream, "since": asked.since, "until": asked.until},
+        )
+        return connection.execute(sql, {"rule": asked.rule}).fetchall()
     finally:
         connection.close()
 

@@ -1,0 +1,184 @@
+"""What quality costs, as ratios in one run.
+
+cost_of_rules    twelve row rules in the stream against none: the same query over the same files, time of its batches
+verdict_speedup  counting broken rules by the verdict against Great Expectations (SUMMARY), a million rows, the same rules
+memory_growth    Python's and the JVM's memory after all validations against that after a fifth of them
+
+`--json` prints one object. Orders alternate and medians count: the machine is shared.
+"""
+
+import argparse
+import gc
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import psutil  # noqa: E402
+from pyspark.sql import DataFrame, SparkSession  # noqa: E402
+from pyspark.sql import functions as F  # noqa: E402
+from weir.expectations import Expectation  # noqa: E402
+
+from quality.gate import validate  # noqa: E402
+from quality.verdict import broken_by  # noqa: E402
+from spark_jobs.session import build_session  # noqa: E402
+from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows  # noqa: E402
+from weir.loader import load_named  # noqa: E402
+from weir.pipeline import Pipeline, Stream  # noqa: E402
+from weir.stack import fetch_jars  # noqa: E402
+
+RULES: list[dict[str, Any]] = [
+    {"expect_column_values_to_not_be_null": {"column": "order_id"}},
+    {"expect_column_values_to_not_be_null": {"column": "customer_id"}},
+    {"expect_column_values_to_not_be_null": {"column": "amount"}},
+    {"expect_column_values_to_not_be_null": {"column": "currency"}},
+    {"expect_column_values_to_be_between": {"column": "amount", "min_value": 0, "max_value": 100000}},
+    {"expect_column_values_to_be_between": {"column": "customer_id", "min_value": 0}},
+    {"expect_column_values_to_be_in_set": {"column": "currency", "value_set": ["EUR", "USD", "GBP"]}},
+    {"expect_column_values_to_not_be_in_set": {"column": "country", "value_set": ["XX", "YY"]}},
+    {"expect_column_values_to_match_regex": {"column": "country", "regex": "^[A-Z]{2}$"}},
+    {"expect_column_values_to_not_match_regex": {"column": "order_id", "regex": "^test"}},
+    {"expect_column_value_lengths_to_be_between": {"column": "order_id", "min_value": 1, "max_value": 40}},
+    {"expect_column_value_lengths_to_equal": {"column": "currency", "value": 3}},
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--validations", type=int, default=500)
+    options = parser.parse_args()
+    room = Path(tempfile.mkdtemp(prefix="weir-bench-"))
+    try:
+        fetch_jars()
+        spark = build_session("quality benchmark")
+        write_messages(spark, room / "messages", options.rows)
+        found = cost_of_rules(spark, room, options) | verdict_speedup(spark, room, options) | memory_growth(spark, room, options)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+    found |= {"rows": options.rows, "rounds": options.rounds, "validations": options.validations, "rules": len(RULES)}
+    if options.json:
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name:34} {value}")
+
+
+def write_messages(spark: SparkSession, folder: Path, rows: int) -> None:
+    """Orders as raw rows, one in a hundred of them with a bad currency, in ten files: ten batches of the stream."""
+    spark.range(rows, numPartitions=10).selectExpr(
+        "'shop.orders' AS topic",
+        "0 AS partition",
+        "id AS offset",
+        "timestamp_millis(1772323201000 + id * 50) AS received_at",
+        """cast(to_json(named_struct('order_id', concat('o-', id), 'customer_id', id % 5000,
+             'country', element_at(array('DE', 'FR', 'NL', ' de', 'it'), cast(id % 5 AS int) + 1),
+             'amount', format_number(cast(id % 90000 AS double) / 100, 2),
+             'currency', if(id % 100 = 7, 'DOGE', element_at(array('EUR', 'usd'), cast(id % 2 AS int) + 1)),
+             'ordered_at', date_format(timestamp_millis(1772323200000 + id * 50), "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"))) AS binary) AS value""",
+    ).write.parquet(str(folder))
+
+
+def with_rules(rules: list[dict[str, Any]]) -> Pipeline:
+    pipeline = load_named(ROOT / "pipelines", "shop")
+    orders = pipeline.streams["orders"].model_copy(update={"expectations": [Expectation.model_validate(rule) for rule in rules]})
+    return pipeline.model_copy(update={"streams": pipeline.streams | {"orders": orders}})
+
+
+def cost_of_rules(spark: SparkSession, room: Path, options: argparse.Namespace) -> dict[str, float]:
+    times: dict[str, list[float]] = {"none": [], "twelve": []}
+    declared = {"none": with_rules([]), "twelve": with_rules(RULES)}
+    for number in range(options.rounds + 1):
+        for name in ("none", "twelve") if number % 2 else ("twelve", "none"):
+            seconds = stream_seconds(spark, declared[name], room, f"{name}-{number}")
+            if number:  # the first round warms the JVM up
+                times[name].append(seconds)
+    median = {name: statistics.median(found) for name, found in times.items()}
+    return {
+        "cost_of_rules": round(median["twelve"] / median["none"], 3),
+        "seconds_without_rules": round(median["none"], 2),
+        "seconds_with_rules": round(median["twelve"], 2),
+    }
+
+
+def stream_seconds(spark: SparkSession, pipeline: Pipeline, room: Path, name: str) -> float:
+    """The speed layer's query over the files; the time of all batches but the first."""
+    stream: Stream = pipeline.streams["orders"]
+    live = spark.readStream.schema(MESSAGE).option("maxFilesPerTrigger", 1).parquet(str(room / "messages"))
+    rows = dedupe_stream(accepted_rows(live, stream), stream)
+    cells = compute_view(spark, pipeline, "revenue_per_minute", {"orders": rows})
+
+    def count(frame: DataFrame, batch: int) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    writer = cells.writeStream.outputMode("update").foreachBatch(count).trigger(availableNow=True)
+    began: list[float] = []
+    query = writer.option("checkpointLocation", str(room / "checkpoints" / name)).start()
+    while query.isActive:
+        progress: Any = query.lastProgress
+        if not began and progress and progress["batchId"] >= 0:
+            began.append(time.monotonic())
+        time.sleep(0.05)
+    query.awaitTermination()
+    return time.monotonic() - began[0]
+
+
+def verdict_speedup(spark: SparkSession, room: Path, options: argparse.Namespace) -> dict[str, float]:
+    stream = with_rules(RULES).streams["orders"]
+    decoded = judged_rows(spark.read.parquet(str(room / "messages")), stream).select(*stream.columns)
+    decoded.write.parquet(str(room / "decoded"))
+    rows = spark.read.parquet(str(room / "decoded"))
+    counts = [F.count_if(broken).alias(rule) for rule, broken in map(broken_by, stream.expectations)]
+    times: dict[str, list[float]] = {"verdict": [], "great_expectations": []}
+    for number in range(options.rounds + 1):
+        began = time.monotonic()
+        by_verdict = rows.agg(*counts).first()
+        middle = time.monotonic()
+        by_gx = validate(rows, "bench", stream.expectations)
+        ended = time.monotonic()
+        assert by_verdict is not None and {r.rule: r.unexpected for r in by_gx.results} == by_verdict.asDict(), "the two must agree"
+        if number:
+            times["verdict"].append(middle - began)
+            times["great_expectations"].append(ended - middle)
+    median = {name: statistics.median(found) for name, found in times.items()}
+    return {
+        "verdict_speedup": round(median["great_expectations"] / median["verdict"], 1),
+        "seconds_verdict": round(median["verdict"], 2),
+        "seconds_great_expectations": round(median["great_expectations"], 2),
+    }
+
+
+def memory_growth(spark: SparkSession, room: Path, options: argparse.Namespace) -> dict[str, float]:
+    """Validate over and over, as a driver does for weeks."""
+    stream = with_rules(RULES).streams["orders"]
+    rows = spark.read.parquet(str(room / "decoded")).limit(1_000).localCheckpoint()
+    early, used = options.validations // 5, {}
+    for number in range(1, options.validations + 1):
+        validate(rows, "bench", stream.expectations)
+        if number in (early, options.validations):
+            used[number] = memory_mb(spark)
+    return {"memory_growth": round(used[options.validations] / used[early], 3), "memory_mb_at_the_end": round(used[options.validations])}
+
+
+def memory_mb(spark: SparkSession) -> float:
+    gc.collect()
+    jvm = spark._jvm
+    assert jvm is not None
+    for _ in range(3):
+        jvm.System.gc()
+        time.sleep(0.5)
+    runtime = jvm.Runtime.getRuntime()
+    return psutil.Process().memory_info().rss / 1e6 + (runtime.totalMemory() - runtime.freeMemory()) / 1e6
+
+
+if __name__ == "__main__":
+    main()

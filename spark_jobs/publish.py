@@ -1,0 +1,188 @@
+"""Staged rows → accepted and quarantined tables, each exactly once, whatever dies in between.
+
+1. stage       the judged rows of a batch are written down, so that no later step computes them again
+2. plan        the batch passed its gate: from now on it will be published
+3. accepted    the first commit
+4. quarantined the second commit (a replay: the acts)
+5. cursor      one file replaced: the batch is done; its plan and stage go
+
+Whoever starts next finishes a plan that is still there. A stage without a plan never passed a gate, and is thrown away.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from spark_jobs.faults import fault_point
+from spark_jobs.tables import append_once, exists, read
+from spark_jobs.transform import judged_rows, mark_first
+from weir.event_time import utc_now
+from weir.layout import REFINE, Lake, app_id
+from weir.pipeline import COORDINATES, Pipeline, Stream, Table
+from weir.records import DirtyDay, PublishPlan, RefineCursor
+
+CONFLICT = "identity:not_conflict"
+"""The same identity with other content: not a duplicate, somebody has to look at it."""
+
+QUARANTINED = ["stream", *COORDINATES, "payload", "reasons", "identity", "occurred_at", "batch", "quarantined_at", "received_on"]
+
+
+class Shelf:
+    """Everything that one source of a pipeline has on disk for refining."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, pipeline: Pipeline, source: str) -> None:
+        self.spark, self.lake, self.pipeline, self.source = spark, lake, pipeline, source
+        self.contract = pipeline.sources[source]
+        self.accepted = lake.accepted(pipeline.name, source)
+        self.control = lake.refine_control(pipeline.name)
+
+    def cursor_file(self, way: str) -> Path:
+        return self.control / f"{self.source}.{way}.json"
+
+    @property
+    def plan_file(self) -> Path:
+        return self.control / f"{self.source}.plan.json"
+
+    # Step 1
+
+    def judge(self, messages: DataFrame) -> DataFrame:
+        """Each message with its `_fate`: accepted, duplicate, rejected or undecodable, and its `_reasons`."""
+        judged = judged_rows(messages, self.contract)
+        reasons = F.when(F.col("_undecodable").isNotNull(), F.array(F.concat(F.lit("undecodable:"), "_undecodable")))
+        judged = judged.withColumn("_reasons", reasons.otherwise(F.col("_verdict"))).drop("_verdict")
+        if isinstance(self.contract, Stream):
+            judged = self._missing_references(judged, self.contract)
+            judged = self._repeated(judged, self.contract)
+        else:
+            judged = judged.withColumn("_repeats", F.lit(False))
+        fate = (
+            F.when(F.col("_undecodable").isNotNull(), "undecodable")
+            .when(F.size("_reasons") > 0, "rejected")
+            .when(F.col("_repeats"), "duplicate")
+            .otherwise("accepted")
+        )
+        return judged.withColumn("_fate", fate).drop("_undecodable", "_accepted", "_repeats", "_first")
+
+    def _missing_references(self, judged: DataFrame, stream: Stream) -> DataFrame:
+        for column, table in stream.references.items():
+            path, key = self.lake.accepted(self.pipeline.name, table), self.pipeline.tables[table].key
+            known = f"_known_{column}"
+            if exists(self.spark, path):
+                keys = read(self.spark, path).select(F.col(key).alias(known)).distinct()
+                judged = judged.join(keys, F.col(column) == F.col(known), "left")
+            else:
+                judged = judged.withColumn(known, F.lit(None))
+            missing = F.col("_accepted") & F.col(column).isNotNull() & F.col(known).isNull()
+            judged = self._with_reason(judged, missing, f"{column}:exist_in_{table}").drop(known)
+        return judged
+
+    def _repeated(self, judged: DataFrame, stream: Stream) -> DataFrame:
+        """Mark what came before, in this batch or in the accepted days around it: a duplicate if it says the same, else a conflict."""
+        content = F.to_json(F.struct(*(F.col(column) for column in stream.columns)))
+        first = Window.partitionBy("_accepted", F.when(F.col("_accepted"), F.col(stream.identity)).otherwise(_place()))
+        first = first.orderBy("received_at", "partition", "offset")
+        ranked = mark_first(judged.withColumn("_content", content), stream).withColumn("_before", F.first("_content").over(first))
+        if exists(self.spark, self.accepted):
+            ranked = ranked.join(self._accepted_before(ranked, stream, content), F.col(stream.identity) == F.col("_identity"), "left")
+        else:
+            ranked = ranked.withColumn("_identity", F.lit(None)).withColumn("_earlier", F.lit(None).cast("string"))
+        came_before = F.col("_accepted") & (~F.col("_first") | F.col("_identity").isNotNull())
+        differs = came_before & (F.coalesce("_earlier", "_before") != F.col("_content"))
+        marked = self._with_reason(ranked.withColumn("_differs", differs), F.col("_differs"), CONFLICT)
+        marked = marked.withColumn("_repeats", came_before & ~F.col("_differs"))
+        return marked.drop("_content", "_before", "_identity", "_earlier", "_differs")
+
+    def _accepted_before(self, ranked: DataFrame, stream: Stream, content: Column) -> DataFrame:
+        """Identity and content of what is accepted in the days of these rows and one around them: not all of history."""
+        days = ranked.filter("_accepted").agg(F.to_date(F.min(stream.occurred_at)), F.to_date(F.max(stream.occurred_at))).first()
+        known = read(self.spark, self.accepted)
+        low, high = (days[0], days[1]) if days else (None, None)
+        around = F.col("_day").between(F.date_sub(F.lit(low), 1), F.date_add(F.lit(high), 1)) if low else F.lit(False)
+        absent = [F.lit(None).cast(c.type).alias(name) for name, c in stream.columns.items() if name not in known.columns]
+        known = known.filter(around).select("*", *absent)
+        return known.select(F.col(stream.identity).alias("_identity"), content.alias("_earlier")).dropDuplicates(["_identity"])
+
+    @staticmethod
+    def _with_reason(rows: DataFrame, broken: Column, reason: str) -> DataFrame:
+        return rows.withColumn("_reasons", F.when(broken, F.array_append("_reasons", F.lit(reason))).otherwise(F.col("_reasons")))
+
+    def stage(self, rows: DataFrame, batch: str) -> str:
+        """Write the rows down; what an earlier run left there goes."""
+        path = self.lake.stage(self.pipeline.name, self.source, batch)
+        self.forget_stages()
+        rows.write.parquet(path)
+        return path
+
+    def forget_stages(self) -> None:
+        shutil.rmtree(Path(self.lake.stage(self.pipeline.name, self.source, "x")).parent, ignore_errors=True)
+
+    # Steps 2 to 5
+
+    def publish(self, plan: PublishPlan, check_lease: Callable[[], None]) -> None:
+        plan.write(self.plan_file)
+        self.finish(check_lease)
+
+    def finish(self, check_lease: Callable[[], None]) -> PublishPlan | None:
+        """Carry out the plan that is there, if there is one."""
+        if (plan := PublishPlan.read(self.plan_file)) is None:
+            return None
+        batch, name = plan.cursor.batch, self.pipeline.name
+        staged = self.spark.read.parquet(plan.stage)
+        writer = app_id(name, f"{plan.way}_{self.source}", plan.cursor.id)
+        told = {"way": plan.way, "source": self.source, "batch": batch, "until": plan.cursor.until}
+        fault_point(f"before_accepted.{self.source}", batch)
+        check_lease()
+        append_once(_accepted_rows(staged, self.contract), self.accepted, ["_day"], writer, batch, told)
+        fault_point(f"between.{self.source}", batch)
+        check_lease()
+        if plan.way == REFINE:
+            aside = _quarantined_rows(staged, self.source, self.contract, batch)
+            append_once(aside, self.lake.quarantined(name), ["stream", "received_on"], writer, batch, told)
+        else:
+            acts = acts_on(staged.filter("_fate IN ('accepted', 'duplicate')"), self.source, "released", "replayed")
+            append_once(acts, self.lake.quarantine_acts(name), ["stream"], writer, batch, told)
+        fault_point(f"before_cursor.{self.source}", batch)
+        check_lease()
+        for day, reason in plan.dirty.items():
+            DirtyDay(day=day, reason=reason, marked_at=utc_now()).write(self.lake.dirty_days(name) / f"{day}.json")
+        plan.cursor.write(self.cursor_file(plan.way))
+        self.plan_file.unlink()
+        self.forget_stages()
+        return plan
+
+    def cursor(self, way: str) -> RefineCursor | None:
+        return RefineCursor.read(self.cursor_file(way))
+
+
+def _place() -> Column:
+    return F.concat_ws("/", "topic", "partition", "offset")
+
+
+def _accepted_rows(staged: DataFrame, contract: Stream | Table) -> DataFrame:
+    rows = staged.filter("_fate = 'accepted'").withColumn("_day", F.to_date(F.col(contract.occurred_at)))
+    return rows.select(*contract.columns, *(F.col(c).alias(f"_{c}") for c in COORDINATES), "_day")
+
+
+def _quarantined_rows(staged: DataFrame, source: str, contract: Stream | Table, batch: int) -> DataFrame:
+    rows = staged.filter("_fate IN ('rejected', 'undecodable')")
+    named = {
+        "stream": F.lit(source),
+        "payload": F.col("_payload"),
+        "reasons": F.col("_reasons"),
+        "identity": F.col(contract.identity).cast("string"),
+        "occurred_at": F.col(contract.occurred_at),
+        "batch": F.lit(batch).cast("bigint"),
+        "quarantined_at": F.lit(utc_now()).cast("timestamp"),
+        "received_on": F.to_date("received_at"),
+    }
+    return rows.select(*(named.get(column, F.col(column)).alias(column) for column in QUARANTINED))
+
+
+def acts_on(rows: DataFrame, source: str, act: str, note: str) -> DataFrame:
+    """What was done about these rows, by their coordinates."""
+    said = {"stream": source, "act": act, "note": note}
+    at = F.lit(utc_now()).cast("timestamp").alias("acted_at")
+    return rows.select("topic", "partition", "offset", *(F.lit(value).alias(name) for name, value in said.items()), at)

@@ -1,0 +1,138 @@
+"""What people do about quarantined rows: preview, replay, discard.
+
+A replay sends the payloads through the same transform as everything else, by the declaration as it is now. It first shows
+what would change; applied, it publishes what now passes, marks it released, and leaves the rest where it is.
+"""
+
+import argparse
+import secrets
+import time
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from quality.gate import Validation, decide, validate
+from spark_jobs.entry import Call, run_job
+from spark_jobs.publish import Shelf, acts_on
+from spark_jobs.session import build_session
+from spark_jobs.tables import append_once, exists, read
+from weir.event_time import utc_now
+from weir.layout import REPLAY, Lake, app_id
+from weir.pipeline import COORDINATES, nearest
+from weir.records import Control, GateReport, Outcome, PublishPlan, RefineCursor, ReplayReport
+from weir.refusal import Refusal
+from weir.supervision import hold_lease
+
+
+def open_rows(spark: SparkSession, lake: Lake, pipeline: str, options: argparse.Namespace) -> DataFrame:
+    """The quarantined rows of a stream that nobody has acted on, by rule and day of arrival."""
+    if not exists(spark, lake.quarantined(pipeline)):
+        raise Refusal(f"nothing of '{pipeline}' is in quarantine")
+    rows = read(spark, lake.quarantined(pipeline)).filter(F.col("stream") == options.stream)
+    if options.rule:
+        rows = rows.filter(F.array_contains("reasons", options.rule))
+    if options.since:
+        rows = rows.filter(F.col("received_on") >= options.since)
+    if options.until:
+        rows = rows.filter(F.col("received_on") <= options.until)
+    if exists(spark, lake.quarantine_acts(pipeline)):
+        acts = read(spark, lake.quarantine_acts(pipeline)).filter(F.col("stream") == options.stream)
+        rows = rows.join(acts.select("topic", "partition", "offset"), ["topic", "partition", "offset"], "left_anti")
+    return rows
+
+
+def replay(call: Call, spark: SparkSession, shelf: Shelf, rows: DataFrame) -> tuple[ReplayReport, PublishPlan | None]:
+    """Judge the rows anew. With --apply, and when the gate lets them, the plan to publish those that pass."""
+    began, name = time.monotonic(), call.pipeline.name
+    messages = rows.select(*COORDINATES, F.col("payload").alias("value"))
+    cursor = shelf.cursor(REPLAY) or RefineCursor(id=secrets.token_hex(8))
+    stage = shelf.stage(shelf.judge(messages), f"replay-{cursor.batch + 1}")
+    staged = spark.read.parquet(stage)
+    counts = staged.groupBy("_fate", "_reasons").count().collect()
+    fates = {fate: sum(row["count"] for row in counts if row["_fate"] == fate) for fate in ("accepted", "duplicate")}
+    remaining: dict[str, int] = {}
+    for row in counts:
+        for reason in row["_reasons"]:
+            remaining[reason] = remaining.get(reason, 0) + row["count"]
+    day = F.to_date(F.col(shelf.contract.occurred_at)).cast("string").alias("day")
+    days = {row["day"]: row["count"] for row in staged.filter("_fate = 'accepted'").groupBy(day).count().orderBy("day").collect()}
+    # The aggregates are meant for whole batches, not for a handful of late rows.
+    rules = [expectation for expectation in shelf.contract.expectations if expectation.rejects]
+    accepted = staged.filter("_fate = 'accepted'").select(*shelf.contract.columns)
+    validation = validate(accepted, shelf.source, rules) if fates["accepted"] else Validation([])
+    decision, reasons = decide([], validation, 0, {}) if validation.trouble else decide(rules, validation, 0, {})
+    views = [view for view in call.pipeline.views if shelf.source in call.pipeline.streams_of(view)]
+    report = ReplayReport(
+        pipeline=name,
+        source=shelf.source,
+        applied=call.options.apply and decision != "BLOCK",
+        rows=sum(row["count"] for row in counts),
+        released=fates["accepted"],
+        duplicates=fates["duplicate"],
+        remaining=dict(sorted(remaining.items())),
+        days=days,
+        views=views if fates["accepted"] else [],
+        blocked=reasons if decision == "BLOCK" else [],
+    )
+    if not report.applied or not (fates["accepted"] or fates["duplicate"]):
+        shelf.forget_stages()
+        return report, None
+    gate = GateReport(
+        stream=shelf.source,
+        batch=cursor.batch + 1,
+        decision=decision,
+        reasons=reasons,
+        rows=report.rows,
+        accepted=report.released,
+        duplicates=report.duplicates,
+        rejected=report.rows - report.released - report.duplicates,
+        undecodable=0,
+        broken=report.remaining,
+        results=validation.results,
+        drift=[],
+        written_at=utc_now(),
+        seconds=round(time.monotonic() - began, 1),
+    )
+    after = RefineCursor(id=cursor.id, batch=cursor.batch + 1)
+    why = f"{report.released:,} quarantined rows of {shelf.source} were released on {utc_now():%Y-%m-%d}"
+    plan = PublishPlan(source=shelf.source, way=REPLAY, stage=stage, report=gate, cursor=after, dirty=dict.fromkeys(days, why))
+    return report, plan
+
+
+def discard(call: Call, rows: DataFrame, shelf: Shelf) -> int:
+    """Mark rows as discarded. They stay in the table, and are no longer open."""
+    acts = acts_on(rows, shelf.source, "discarded", call.options.note).localCheckpoint()
+    writer = app_id(call.pipeline.name, f"discard_{shelf.source}", secrets.token_hex(8))
+    append_once(acts, call.lake.quarantine_acts(call.pipeline.name), ["stream"], writer, 0, {"act": "discarded", "note": call.options.note})
+    return acts.count()
+
+
+def act(call: Call) -> Outcome:
+    options, sources = call.options, call.pipeline.sources
+    if options.stream not in sources:
+        raise Refusal(f"'{options.stream}' is no stream or table of {call.pipeline.name}{nearest(options.stream, sources)}")
+    with hold_lease(Control(call.lake.refine_control(call.pipeline.name)), f"{call.pipeline.name} is being refined") as check_lease:
+        spark = build_session(f"weir {call.pipeline.name} quarantine")
+        shelf = Shelf(spark, call.lake, call.pipeline, options.stream)
+        shelf.finish(check_lease)
+        rows = open_rows(spark, call.lake, call.pipeline.name, options)
+        if options.act == "discard":
+            return Outcome(lines=[str(discard(call, rows, shelf))])
+        report, plan = replay(call, spark, shelf, rows)
+        if plan:
+            shelf.publish(plan, check_lease)
+    return Outcome(replayed=report, failure=f"nothing was replayed: {report.blocked[0]}" if report.blocked else None)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--act", choices=["replay", "discard"], required=True)
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--rule", default="")
+    parser.add_argument("--since", default="", help="day of arrival")
+    parser.add_argument("--until", default="", help="day of arrival, inclusive")
+    parser.add_argument("--apply", action="store_true")
+    parser.add_argument("--note", default="")
+
+
+if __name__ == "__main__":
+    run_job(act, add_options)

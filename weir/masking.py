@@ -1,0 +1,40 @@
+"""What people may see of a message: private columns masked, long texts cut."""
+
+import json
+from collections.abc import Mapping
+
+from weir.pipeline import Contract
+
+MASK = "•••"
+MAX_VALUE, MAX_PAYLOAD = 200, 2_000
+
+
+def shown_row(contract: Contract, row: Mapping[str, str | None]) -> dict[str, str | None]:
+    """A row's columns as text. That a private value is missing may be seen, its content not."""
+    shown: dict[str, str | None] = {}
+    for name, value in row.items():
+        shown[name] = None if value is None else MASK if contract.columns[name].private else _cut(value, MAX_VALUE)
+    return shown
+
+
+def shown_payload(contract: Contract, payload: bytes | bytearray | None) -> str:
+    """The message as text. Where a private field may be in it but cannot be found, nothing is shown."""
+    if payload is None:
+        return "(no value)"
+    private = {name for name, column in contract.columns.items() if column.private}
+    text = bytes(payload).decode("utf-8", errors="backslashreplace")
+    if not private:
+        return _cut(text, MAX_PAYLOAD)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    # A field in another spelling is no declared one, yet it holds what the private one would hold.
+    known = {name for name, column in contract.columns.items() if not column.private}
+    if not isinstance(document, dict):
+        return f"({len(payload):,} bytes, not shown: the stream has private columns)"
+    return _cut(json.dumps({key: value if key in known else MASK for key, value in document.items()}, ensure_ascii=False), MAX_PAYLOAD)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
