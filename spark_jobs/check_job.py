@@ -1,4 +1,5 @@
-"""Says what Spark would refuse, before anything runs: each cleansing expression, and each view as a batch and as a stream."""
+"""Says what would be refused, before anything runs: by Spark each cleansing expression, each condition, and each view as a batch
+and as a stream; by Great Expectations each expectation."""
 
 import re
 
@@ -6,6 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, TimestampType
 
+from quality.suite import build_suite
 from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
@@ -39,6 +41,7 @@ def check(call: Call) -> Outcome:
     spark = build_session(f"weir {call.pipeline.name} check")
     folder = call.options.pipelines / call.pipeline.name
     wrong = [line for name in call.pipeline.sources for line in check_source(spark, call.pipeline, name)]
+    wrong += check_expectations(call.pipeline)
     lines = []
     if not wrong:
         for view in call.pipeline.views:
@@ -54,13 +57,26 @@ def check_source(spark: SparkSession, pipeline: Pipeline, name: str) -> list[str
     """What is wrong with the contract: an expression that Spark does not know, or one that a row can kill."""
     contract = pipeline.sources[name]
     cleaned = [column for column, declared in contract.columns.items() if declared.clean]
-    hostile = [_message_with(contract, column, json) for column in cleaned for json in _hostile(contract, column)]
+    tried = list(contract.columns) if any(expectation.row_condition for expectation in contract.expectations) else cleaned
+    hostile = [_message_with(contract, column, json) for column in tried for json in _hostile(contract, column)]
+    messages = _messages(spark, [_message_with(contract, None, "null"), *hostile])
     try:
-        judged_rows(_messages(spark, [_message_with(contract, None, "null"), *hostile]), contract).collect()
-        return []
+        judged_rows(messages, contract).collect()
     except PySparkException as error:
-        culprits = [f"{name}.columns.{column}: {line}" for column in cleaned for line in _accuse(spark, contract, column)]
+        if _is_cleaned(messages, contract):
+            culprits = [f"{name}: {line}" for line in _accuse_conditions(contract, messages)]
+        else:
+            culprits = [f"{name}.columns.{column}: {line}" for column in cleaned for line in _accuse(spark, contract, column)]
         return culprits or [f"{name}: {one_line(error)}"]
+    return [f"{name}: {line}" for line in _accuse_conditions(contract, messages)]
+
+
+def _is_cleaned(messages: DataFrame, contract: Contract) -> bool:
+    try:
+        clean(decode(messages, contract), contract).collect()
+        return True
+    except PySparkException:
+        return False
 
 
 def _accuse(spark: SparkSession, contract: Contract, column: str) -> list[str]:
@@ -76,6 +92,32 @@ def _accuse(spark: SparkSession, contract: Contract, column: str) -> list[str]:
                 return [f"`{clean_of}`: {one_line(error)}"]
             return [f"`{clean_of}` would kill the query at a message with {json}: {one_line(error)}"]
     return []
+
+
+def _accuse_conditions(contract: Contract, messages: DataFrame) -> list[str]:
+    """Which row_condition Spark does not know, or a row can kill; also of expectations that only Great Expectations judges by."""
+    rows = clean(decode(messages, contract), contract)
+    found = []
+    for expectation in contract.expectations:
+        if expectation.row_condition is None:
+            continue
+        try:
+            rows.filter(expectation.row_condition).collect()
+        except PySparkException as error:
+            kills = "" if _is_analysis(error) else " would kill the query"
+            found.append(f"{expectation.rule}: row_condition `{expectation.row_condition}`{kills}: {one_line(error)}")
+    return found
+
+
+def check_expectations(pipeline: Pipeline) -> list[str]:
+    """What Great Expectations refuses of the suites of streams, tables and views."""
+    found = []
+    for name, declared in {**pipeline.sources, **pipeline.views}.items():
+        try:
+            build_suite(name, declared.expectations)
+        except Refusal as refusal:
+            found += str(refusal).splitlines()
+    return found
 
 
 def _hostile(contract: Contract, column: str) -> list[str]:
@@ -119,6 +161,9 @@ def check_view(spark: SparkSession, pipeline: Pipeline, view: str) -> list[str]:
         cells = compute_view(spark, pipeline, view, {n: accepted_rows(empty, s) for n, s in streams.items()})
         if complaint := _check_shape(cells, declared.grain):
             return [f":1: {complaint}"]
+        types = {field.name: field.dataType.simpleString() for field in cells.schema}
+        if misfits := [f"{expectation.name} {line}" for expectation in declared.expectations for line in expectation.misfits(types)]:
+            return [f":1: {misfit}" for misfit in misfits]
         live = (
             spark.readStream.format("rate")
             .load()

@@ -553,8 +553,8 @@ class Expectation(BaseModel):
             return self.arguments.columns
         if self.name.startswith("expect_table"):
             return []
-        named = self.arguments.get("column", self.arguments.get("column_list", []))
-        return [named] if isinstance(named, str) else list(named)
+        named = self.arguments.get("column", self.arguments.get("column_list"))
+        return [column for column in (named if isinstance(named, list) else [named]) if isinstance(column, str)]
 
     @property
     def kind(self) -> str:
