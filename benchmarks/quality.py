@@ -24,12 +24,12 @@ sys.path.insert(0, str(ROOT))
 import psutil  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
-from weir.expectations import Expectation  # noqa: E402
 
 from quality.gate import validate  # noqa: E402
 from quality.verdict import broken_by  # noqa: E402
 from spark_jobs.session import build_session  # noqa: E402
 from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows  # noqa: E402
+from weir.expectations import Expectation  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.pipeline import Pipeline, Stream  # noqa: E402
 from weir.stack import fetch_jars  # noqa: E402

@@ -96,7 +96,7 @@ def _accuse(spark: SparkSession, contract: Contract, column: str) -> list[str]:
 
 def _accuse_conditions(contract: Contract, messages: DataFrame) -> list[str]:
     """Which row_condition Spark does not know, or a row can kill; also of expectations that only Great Expectations judges by."""
-    rows = clean(decode(messages, contract), contract)
+    rows = clean(decode(messages, contract), contract).select(*contract.columns)
     found = []
     for expectation in contract.expectations:
         if expectation.row_condition is None:

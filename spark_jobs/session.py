@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,8 @@ def build_session(app_name: str) -> SparkSession:
     """A session with Delta, Kafka, UTC and bounded memory. WEIR_SPARK_MASTER names the master; default is this machine."""
     # PySpark logs every analysis error as JSON with its whole stack; Weir says it in one line instead.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    # Spark would start whatever python3 is on the PATH, which may know none of our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = os.environ.get("WEIR_SPARK_MASTER", "local[*]")
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, setting in _settings(master).items():

@@ -7,6 +7,7 @@ Spark is refused with what to write instead.
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from types import MappingProxyType
@@ -19,7 +20,6 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
-    SerializeAsAny,
     StrictBool,
     StrictInt,
     StringConstraints,
@@ -28,7 +28,8 @@ from pydantic import (
     model_validator,
 )
 
-Severity = Literal["critical", "warning", "info"]
+from weir.records import Severity
+
 Types = Mapping[str, str]
 """The columns that there are, and the SQL type of each."""
 _STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -72,8 +73,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a floating one can stand for."""
+    return _is_number(value) and abs(value) <= sys.float_info.max
+
+
 def _checked_number(value: Any) -> int | float:
-    if not _is_number(value) or not math.isfinite(value):
+    if not _is_finite(value):
         raise ValueError(f"{value!r} is not a number")
     return value
 
@@ -81,7 +87,7 @@ def _checked_number(value: Any) -> int | float:
 def _checked_bound(value: Any) -> int | float | str:
     if isinstance(value, str) and read_time(value):
         return value
-    if not _is_number(value) or not math.isfinite(value):
+    if not _is_finite(value):
         raise ValueError(f"{value!r} is neither a number, a date (2026-03-01) nor a time with its zone (2026-03-01T12:00:00Z)")
     return value
 
@@ -89,7 +95,7 @@ def _checked_bound(value: Any) -> int | float | str:
 def _checked_value(value: Any) -> str | bool | int | float:
     if value is None:
         raise ValueError("null cannot stand in a set: a null value passes anyway, and Great Expectations would let all others pass too")
-    if isinstance(value, str | bool) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, str | bool) or (isinstance(value, float) and _is_finite(value)):
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return value
@@ -196,13 +202,12 @@ def _checked_regex(regex: str) -> str:
             case "mode":
                 if atom is None:
                     raise refuse(f"repeats nothing by '{token.group()}'")
-                times, counted = _most(token["times"]), "{" in token["times"] and _BROAD.match(regex, start)
-                if token["mode"] == "+":
-                    times = 1
-                elif atom * times > MAX_REPEATS or (atom == 0 and counted and times > 20 * MAX_REPEATS):
+                times = 1 if token["mode"] == "+" else _most(token["times"])
+                is_counted = "{" in token["times"] and _BROAD.match(regex[start:begin])
+                if (atom and atom * times > MAX_REPEATS) or (not atom and is_counted and times > 20 * MAX_REPEATS):
                     instead = f"'{token['times']}+' (possessive) or at most {{0,{MAX_REPEATS}}}"
                     raise refuse(f"could exhaust the stack at a long value, by '{token.group()}': write {instead}")
-                inside[-1] = max(inside[-1], atom * times)
+                inside[-1] = max(inside[-1], atom * times if atom else 1)
                 atom = None
             case "atom" if token.group() in ("{", "\\"):
                 raise refuse("has a '{' that repeats nothing: write '\\{'" if token.group() == "{" else "ends with a backslash")
@@ -484,11 +489,11 @@ REFUSED: dict[str, str] = {
 """What Great Expectations has and Weir has not, and what to write instead."""
 
 
-def _frozen(given: Any) -> Mapping[str, Any]:
-    return MappingProxyType(dict(given))
-
-
-Arguments = Annotated[Mapping[str, Any], PlainValidator(_frozen), PlainSerializer(dict)]
+Arguments = Annotated[
+    RowRule | Mapping[str, Any],
+    PlainValidator(lambda given: given if isinstance(given, RowRule) else MappingProxyType(dict(given))),
+    PlainSerializer(lambda arguments: arguments.model_dump() if isinstance(arguments, RowRule) else dict(arguments)),
+]
 _COMMON = ("severity", "row_condition", "mostly")
 _LEADING = re.compile(
     r"^expect_(select_column_values|multicolumn_values|multicolumn|compound_columns|column_pair_values|column_values?|column|table)_"
@@ -501,7 +506,7 @@ class Expectation(BaseModel):
     model_config = _STRICT
 
     name: str
-    arguments: SerializeAsAny[RowRule] | Arguments
+    arguments: Arguments
     severity: Severity = "critical"
     row_condition: Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)] | None = None
     """A Spark SQL condition: rows for which it is not true are not judged."""

@@ -108,6 +108,7 @@ def test_the_line_of_a_wrong_argument_is_its_own(tmp_path: Path) -> None:
         ("values_to_be_between", "min_value: '1'", "'1' is neither a number, a date (2026-03-01) nor a time with its zone"),
         ("values_to_be_between", "min_value: true", "True is neither a number"),
         ("values_to_be_between", "min_value: .nan", "nan is neither a number"),
+        ("values_to_be_between", f"min_value: 1{'0' * 400}", "is neither a number"),
         ("values_to_be_between", "min_value: '2026-02-30'", "is neither a number"),
         ("values_to_be_between", "min_value: '2026-03-01T12:00:00'", "nor a time with its zone"),
         ("values_to_be_between", "min_value: 1, strict_min: 1", "strict_min: input should be a valid boolean"),
@@ -193,6 +194,7 @@ def test_what_fits_is_taken(tmp_path: Path) -> None:
         r"\Q(\E",
         r"\x{1F600}",
         r"(?i)ab|c",
+        r"[a-z]{2,}@.*[^x]",
         r"^([a-z0-9]+\.)++[a-z]{2,}$",
         r"^(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}$",
         r"(?=a)b*?(c)?",
@@ -269,6 +271,10 @@ def test_the_catalogue_is_in_three_parts() -> None:
 
 
 # What becomes of them
+
+
+def test_an_aggregate_without_arguments_is_no_row_rule() -> None:
+    assert not expect("expect_table_row_count_to_be_between").is_row_rule
 
 
 def test_only_critical_row_rules_reject() -> None:
