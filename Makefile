@@ -7,7 +7,7 @@ help:
 	@echo "make demo   run the shop for a day: stream, batch, comparison, report"
 	@echo "make test   check the code and run all tests"
 	@echo "make up     start Kafka on this machine and leave it running (make down stops it)"
-	@echo "make bench  measure the throughput against bare Spark"
+	@echo "make bench  measure the throughput against bare Spark, and what quality costs"
 
 $(READY): prepare.py requirements.lock pyproject.toml ivy.xml
 	@python3 prepare.py
@@ -22,8 +22,8 @@ down: $(READY)
 	@$(WEIR) down
 
 lint: $(READY)
-	@.venv/bin/ruff check .
-	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check --no-cache .
+	@.venv/bin/ruff format --no-cache --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
 
@@ -32,6 +32,7 @@ test: lint
 
 bench: $(READY)
 	@.venv/bin/python benchmarks/throughput.py
+	@.venv/bin/python benchmarks/quality.py
 
 clean:
 	rm -rf .weir

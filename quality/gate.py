@@ -7,7 +7,7 @@ nothing is published. An exception, a timeout or a suite that is not whole block
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from quality.suite import build_suite, quiet_context
 from weir.expectations import Expectation
+from weir.masking import MASK
 from weir.records import Decision, ExpectationResult
 
 DEADLINE_SECONDS = 300
@@ -38,8 +39,12 @@ def validate(
     expectations: Sequence[Expectation],
     deadline_seconds: float = DEADLINE_SECONDS,
     before: Callable[[], None] = lambda: None,
+    private: Collection[str] = (),
 ) -> Validation:
-    """Judge closed rows by the whole suite, within the deadline. Raises nothing but a Refusal of the suite itself."""
+    """Judge closed rows by the whole suite, within the deadline. Raises nothing but a Refusal of the suite itself.
+
+    What is observed of private columns is not told.
+    """
     if not expectations:
         return Validation([])
     suite = build_suite(name, expectations)
@@ -65,7 +70,7 @@ def validate(
     if failed:
         return Validation([], trouble=f"the validation of {name} broke: {_sentence(failed[0])}")
     (suite_result,) = found
-    results = _results(expectations, suite_result)
+    results = _results(expectations, suite_result, private)
     if len(results) != len(expectations):
         return Validation(
             results, suite_result, f"Great Expectations answered {len(results)} of {len(expectations)} expectations of {name}"
@@ -86,7 +91,7 @@ def _run_suite(rows: DataFrame, suite: Any) -> Any:
         context.data_sources.delete(name)
 
 
-def _results(expectations: Sequence[Expectation], suite_result: Any) -> list[ExpectationResult]:
+def _results(expectations: Sequence[Expectation], suite_result: Any, private: Collection[str]) -> list[ExpectationResult]:
     """Great Expectations' results in the order of the declaration, paired by the rule's name that each expectation carries."""
     by_rule = {result.expectation_config.meta["rule"]: result for result in suite_result.results}
     found = []
@@ -95,6 +100,8 @@ def _results(expectations: Sequence[Expectation], suite_result: Any) -> list[Exp
             continue
         detail = result.result or {}
         observed = detail.get("observed_value")
+        if observed is not None and not set(expectation.columns).isdisjoint(private):
+            observed = MASK
         found.append(
             ExpectationResult(
                 expectation=expectation.name,

@@ -122,7 +122,11 @@ class Refinery:
             return Validation([])
         rows = staged.filter("_fate = 'accepted'").select(*contract.columns)
         deadline = self.call.options.deadline_seconds
-        return validate(rows, source, contract.expectations, deadline, lambda: fault_point(f"validate.{source}", batch))
+
+        def strike() -> None:
+            fault_point(f"validate.{source}", batch)
+
+        return validate(rows, source, contract.expectations, deadline, strike, contract.private_columns)
 
     def _count_days(self, source: str, staged: DataFrame, batch: int) -> dict[str, DayQuality]:
         """What came on which day of arrival, with a few samples of each reason."""
@@ -186,7 +190,7 @@ class Refinery:
         for source, validation in self.validations.items():
             if validation.suite_result is not None:
                 day = max(day for its, day in self.changed if its == source)
-                private = [name for name, column in self.pipeline.sources[source].columns.items() if column.private]
+                private = self.pipeline.sources[source].private_columns
                 page = data_docs_page(validation.suite_result, f"{self.pipeline.name}.{source}, {day}", private)
                 write_whole(folder / source / f"{day}-gx.html", page)
         quality = {source: cursor.days for source, cursor in cursors.items() if cursor}

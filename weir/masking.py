@@ -21,9 +21,8 @@ def shown_payload(contract: Contract, payload: bytes | bytearray | None) -> str:
     """The message as text. Where a private field may be in it but cannot be found, nothing is shown."""
     if payload is None:
         return "(no value)"
-    private = {name for name, column in contract.columns.items() if column.private}
     text = bytes(payload).decode("utf-8", errors="backslashreplace")
-    if not private:
+    if not contract.private_columns:
         return _cut(text, MAX_PAYLOAD)
     try:
         document = json.loads(text)

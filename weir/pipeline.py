@@ -91,6 +91,10 @@ class Contract(Declared):
             raise refusal_at(misfits)
         return self
 
+    @property
+    def private_columns(self) -> list[str]:
+        return [name for name, column in self.columns.items() if column.private]
+
     def _must_be_column(self, name: str, where: str) -> None:
         if name not in self.columns:
             raise ValueError(f"{where} names column '{name}', which is not declared{nearest(name, self.columns)}")
