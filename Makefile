@@ -1,11 +1,12 @@
 # On a fresh clone each target sets up all that it needs: Python 3.11 or newer, Java 17 or 21 and make are enough.
-.PHONY: help demo test up down lint bench clean
+.PHONY: help demo test soak up down lint bench clean
 READY := .venv/.ready
 WEIR := .venv/bin/weir
 
 help:
 	@echo "make demo   run the shop for a day: stream, batch, comparison, report"
 	@echo "make test   check the code and run all tests"
+	@echo "make soak   the slow tests beside them"
 	@echo "make up     start Kafka on this machine and leave it running (make down stops it)"
 	@echo "make bench  measure the throughput against bare Spark, and what quality costs"
 
@@ -29,6 +30,9 @@ lint: $(READY)
 
 test: lint
 	@.venv/bin/python -m pytest
+
+soak: $(READY)
+	@.venv/bin/python -m pytest -m soak
 
 bench: $(READY)
 	@.venv/bin/python benchmarks/throughput.py

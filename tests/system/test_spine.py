@@ -141,6 +141,7 @@ def test_a_driver_that_is_killed_in_every_phase_loses_and_doubles_nothing(workpl
     assert place.cells(VIEW) == truth(VIEW, sent)
 
 
+@pytest.mark.soak
 def test_kills_at_any_moment_while_events_arrive_lose_and_double_nothing(workplace: Callable[..., Workplace]) -> None:
     place = workplace("orders")
     sent: list[Sent] = []
