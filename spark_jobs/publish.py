@@ -13,15 +13,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.faults import fault_point
 from spark_jobs.tables import append_once, exists, read
-from spark_jobs.transform import judged_rows, mark_first
+from spark_jobs.transform import by_identity, judged_rows, mark_first
 from weir.event_time import utc_now
 from weir.layout import REFINE, Lake, app_id
-from weir.pipeline import COORDINATES, Pipeline, Stream, Table
+from weir.pipeline import COORDINATES, Pipeline, Stream
 from weir.records import DirtyDay, PublishPlan, RefineCursor
 
 CONFLICT = "identity:not_conflict"
@@ -37,14 +37,9 @@ class Shelf:
         self.spark, self.lake, self.pipeline, self.source = spark, lake, pipeline, source
         self.contract = pipeline.sources[source]
         self.accepted = lake.accepted(pipeline.name, source)
-        self.control = lake.refine_control(pipeline.name)
 
-    def cursor_file(self, way: str) -> Path:
-        return self.control / f"{self.source}.{way}.json"
-
-    @property
-    def plan_file(self) -> Path:
-        return self.control / f"{self.source}.plan.json"
+    def record(self, what: str) -> Path:
+        return self.lake.refine_record(self.pipeline.name, self.source, what)
 
     # Step 1
 
@@ -55,6 +50,8 @@ class Shelf:
         judged = judged.withColumn("_reasons", reasons.otherwise(F.col("_verdict"))).drop("_verdict")
         if isinstance(self.contract, Stream):
             judged = self._missing_references(judged, self.contract)
+            # What refers to nothing is not accepted, so that it shadows no later row of its identity.
+            judged = judged.withColumn("_accepted", F.col("_accepted") & (F.size("_reasons") == 0))
             judged = self._repeated(judged, self.contract)
         else:
             judged = judged.withColumn("_repeats", F.lit(False))
@@ -64,7 +61,15 @@ class Shelf:
             .when(F.col("_repeats"), "duplicate")
             .otherwise("accepted")
         )
-        return judged.withColumn("_fate", fate).drop("_undecodable", "_accepted", "_repeats", "_first")
+        return judged.select(
+            *COORDINATES,
+            *self.contract.columns,
+            "_payload",
+            "_reasons",
+            F.col(self.contract.identity).cast("string").alias("_identity"),
+            F.col(self.contract.occurred_at).alias("_occurred_at"),
+            fate.alias("_fate"),
+        )
 
     def _missing_references(self, judged: DataFrame, stream: Stream) -> DataFrame:
         for column, table in stream.references.items():
@@ -82,9 +87,8 @@ class Shelf:
     def _repeated(self, judged: DataFrame, stream: Stream) -> DataFrame:
         """Mark what came before, in this batch or in the accepted days around it: a duplicate if it says the same, else a conflict."""
         content = F.to_json(F.struct(*(F.col(column) for column in stream.columns)))
-        first = Window.partitionBy("_accepted", F.when(F.col("_accepted"), F.col(stream.identity)).otherwise(_place()))
-        first = first.orderBy("received_at", "partition", "offset")
-        ranked = mark_first(judged.withColumn("_content", content), stream).withColumn("_before", F.first("_content").over(first))
+        ranked = mark_first(judged.withColumn("_content", content), stream)
+        ranked = ranked.withColumn("_before", F.first("_content").over(by_identity(stream)))
         if exists(self.spark, self.accepted):
             ranked = ranked.join(self._accepted_before(ranked, stream, content), F.col(stream.identity) == F.col("_identity"), "left")
         else:
@@ -122,12 +126,12 @@ class Shelf:
     # Steps 2 to 5
 
     def publish(self, plan: PublishPlan, check_lease: Callable[[], None]) -> None:
-        plan.write(self.plan_file)
+        plan.write(self.record("plan"))
         self.finish(check_lease)
 
     def finish(self, check_lease: Callable[[], None]) -> PublishPlan | None:
         """Carry out the plan that is there, if there is one."""
-        if (plan := PublishPlan.read(self.plan_file)) is None:
+        if (plan := PublishPlan.read(self.record("plan"))) is None:
             return None
         batch, name = plan.cursor.batch, self.pipeline.name
         staged = self.spark.read.parquet(plan.stage)
@@ -135,11 +139,11 @@ class Shelf:
         told = {"way": plan.way, "source": self.source, "batch": batch, "until": plan.cursor.until}
         fault_point(f"before_accepted.{self.source}", batch)
         check_lease()
-        append_once(_accepted_rows(staged, self.contract), self.accepted, ["_day"], writer, batch, told)
+        append_once(_accepted_rows(staged), self.accepted, ["_day"], writer, batch, told)
         fault_point(f"between.{self.source}", batch)
         check_lease()
         if plan.way == REFINE:
-            aside = _quarantined_rows(staged, self.source, self.contract, batch)
+            aside = _quarantined_rows(staged, self.source, batch)
             append_once(aside, self.lake.quarantined(name), ["stream", "received_on"], writer, batch, told)
         else:
             acts = acts_on(staged.filter("_fate IN ('accepted', 'duplicate')"), self.source, "released", "replayed")
@@ -148,32 +152,32 @@ class Shelf:
         check_lease()
         for day, reason in plan.dirty.items():
             DirtyDay(day=day, reason=reason, marked_at=utc_now()).write(self.lake.dirty_days(name) / f"{day}.json")
-        plan.cursor.write(self.cursor_file(plan.way))
-        self.plan_file.unlink()
+        plan.cursor.write(self.record(plan.way))
+        self.record("plan").unlink()
         self.forget_stages()
         return plan
 
     def cursor(self, way: str) -> RefineCursor | None:
-        return RefineCursor.read(self.cursor_file(way))
+        return RefineCursor.read(self.record(way))
 
 
-def _place() -> Column:
-    return F.concat_ws("/", "topic", "partition", "offset")
+# A stage says all by itself: the declaration may have changed since it was written.
 
 
-def _accepted_rows(staged: DataFrame, contract: Stream | Table) -> DataFrame:
-    rows = staged.filter("_fate = 'accepted'").withColumn("_day", F.to_date(F.col(contract.occurred_at)))
-    return rows.select(*contract.columns, *(F.col(c).alias(f"_{c}") for c in COORDINATES), "_day")
+def _accepted_rows(staged: DataFrame) -> DataFrame:
+    columns = [name for name in staged.columns if name not in COORDINATES and not name.startswith("_")]
+    rows = staged.filter("_fate = 'accepted'").withColumn("_day", F.to_date("_occurred_at"))
+    return rows.select(*columns, *(F.col(c).alias(f"_{c}") for c in COORDINATES), "_day")
 
 
-def _quarantined_rows(staged: DataFrame, source: str, contract: Stream | Table, batch: int) -> DataFrame:
+def _quarantined_rows(staged: DataFrame, source: str, batch: int) -> DataFrame:
     rows = staged.filter("_fate IN ('rejected', 'undecodable')")
     named = {
         "stream": F.lit(source),
         "payload": F.col("_payload"),
         "reasons": F.col("_reasons"),
-        "identity": F.col(contract.identity).cast("string"),
-        "occurred_at": F.col(contract.occurred_at),
+        "identity": F.col("_identity"),
+        "occurred_at": F.col("_occurred_at"),
         "batch": F.lit(batch).cast("bigint"),
         "quarantined_at": F.lit(utc_now()).cast("timestamp"),
         "received_on": F.to_date("received_at"),

@@ -6,7 +6,6 @@ what would change; applied, it publishes what now passes, marks it released, and
 
 import argparse
 import secrets
-import time
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +18,7 @@ from spark_jobs.tables import append_once, exists, read
 from weir.event_time import utc_now
 from weir.layout import REPLAY, Lake, app_id
 from weir.pipeline import COORDINATES, nearest
-from weir.records import Control, GateReport, Outcome, PublishPlan, RefineCursor, ReplayReport
+from weir.records import Control, Outcome, PublishPlan, RefineCursor, ReplayReport
 from weir.refusal import Refusal
 from weir.supervision import hold_lease
 
@@ -43,7 +42,6 @@ def open_rows(spark: SparkSession, lake: Lake, pipeline: str, options: argparse.
 
 def replay(call: Call, spark: SparkSession, shelf: Shelf, rows: DataFrame) -> tuple[ReplayReport, PublishPlan | None]:
     """Judge the rows anew. With --apply, and when the gate lets them, the plan to publish those that pass."""
-    began, name = time.monotonic(), call.pipeline.name
     messages = rows.select(*COORDINATES, F.col("payload").alias("value"))
     cursor = shelf.cursor(REPLAY) or RefineCursor(id=secrets.token_hex(8))
     stage = shelf.stage(shelf.judge(messages), f"replay-{cursor.batch + 1}")
@@ -60,10 +58,10 @@ def replay(call: Call, spark: SparkSession, shelf: Shelf, rows: DataFrame) -> tu
     rules = [expectation for expectation in shelf.contract.expectations if expectation.rejects]
     accepted = staged.filter("_fate = 'accepted'").select(*shelf.contract.columns)
     validation = validate(accepted, shelf.source, rules) if fates["accepted"] else Validation([])
-    decision, reasons = decide([], validation, 0, {}) if validation.trouble else decide(rules, validation, 0, {})
+    decision, reasons = decide(rules, validation, 0, {})
     views = [view for view in call.pipeline.views if shelf.source in call.pipeline.streams_of(view)]
     report = ReplayReport(
-        pipeline=name,
+        pipeline=call.pipeline.name,
         source=shelf.source,
         applied=call.options.apply and decision != "BLOCK",
         rows=sum(row["count"] for row in counts),
@@ -77,25 +75,9 @@ def replay(call: Call, spark: SparkSession, shelf: Shelf, rows: DataFrame) -> tu
     if not report.applied or not (fates["accepted"] or fates["duplicate"]):
         shelf.forget_stages()
         return report, None
-    gate = GateReport(
-        stream=shelf.source,
-        batch=cursor.batch + 1,
-        decision=decision,
-        reasons=reasons,
-        rows=report.rows,
-        accepted=report.released,
-        duplicates=report.duplicates,
-        rejected=report.rows - report.released - report.duplicates,
-        undecodable=0,
-        broken=report.remaining,
-        results=validation.results,
-        drift=[],
-        written_at=utc_now(),
-        seconds=round(time.monotonic() - began, 1),
-    )
     after = RefineCursor(id=cursor.id, batch=cursor.batch + 1)
     why = f"{report.released:,} quarantined rows of {shelf.source} were released on {utc_now():%Y-%m-%d}"
-    plan = PublishPlan(source=shelf.source, way=REPLAY, stage=stage, report=gate, cursor=after, dirty=dict.fromkeys(days, why))
+    plan = PublishPlan(way=REPLAY, stage=stage, cursor=after, dirty=dict.fromkeys(days, why))
     return report, plan
 
 

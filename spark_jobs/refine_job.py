@@ -11,7 +11,7 @@ import argparse
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -73,20 +73,20 @@ class Refinery:
         batch = cursor.batch + 1
         stage = shelf.stage(shelf.judge(messages), str(batch))
         staged = self.spark.read.parquet(stage)
-        days = self._count_days(source, staged, batch)
+        days = self._count_days(source, staged)
         total = _sum(days.values())
         fault_point(f"staged.{source}", batch)
         validation = self._validate(source, staged, total.accepted, batch)
         decoded = total.rows - total.undecodable
         decision, reasons = decide(shelf.contract.expectations, validation, decoded, total.reasons)
         report = _gate_report(source, batch, decision, reasons, total, validation, began)
-        blocked = self._blocked_file(source)
+        blocked = shelf.record("blocked")
         if decision == "BLOCK":
             shelf.forget_stages()
             report.write(blocked)
             return report
         after = RefineCursor(id=cursor.id, batch=batch, until=until, days=_merge_days(cursor.days, days, validation))
-        shelf.publish(PublishPlan(source=source, way=REFINE, stage=stage, report=report, cursor=after), self.check_lease)
+        shelf.publish(PublishPlan(way=REFINE, stage=stage, cursor=after), self.check_lease)
         blocked.unlink(missing_ok=True)
         self.changed |= {(source, day) for day in days}
         self.validations[source] = validation
@@ -97,7 +97,7 @@ class Refinery:
             return found
         if exists(self.spark, shelf.accepted):
             raise Refusal(
-                f"{shelf.source}: its cursor {shelf.cursor_file(REFINE)} is gone, but {shelf.accepted} has rows: restore the cursor, "
+                f"{shelf.source}: its cursor {shelf.record(REFINE)} is gone, but {shelf.accepted} has rows: restore the cursor, "
                 "or move the table away to refine everything anew"
             )
         return RefineCursor(id=secrets.token_hex(8))
@@ -128,7 +128,7 @@ class Refinery:
 
         return validate(rows, source, contract.expectations, deadline, strike, contract.private_columns)
 
-    def _count_days(self, source: str, staged: DataFrame, batch: int) -> dict[str, DayQuality]:
+    def _count_days(self, source: str, staged: DataFrame) -> dict[str, DayQuality]:
         """What came on which day of arrival, with a few samples of each reason."""
         by_day = staged.withColumn("_day", F.to_date("received_at").cast("string"))
         counts = by_day.groupBy("_day", "_fate", "_reasons").count().collect()
@@ -137,10 +137,7 @@ class Refinery:
         found: dict[str, DayQuality] = {}
         for day in sorted({row["_day"] for row in counts}):
             own = [row for row in counts if row["_day"] == day]
-            fates = {
-                fate: sum(row["count"] for row in own if row["_fate"] == fate)
-                for fate in ("accepted", "duplicate", "rejected", "undecodable")
-            }
+            fates = {fate: sum(row["count"] for row in own if row["_fate"] == fate) for fate in FATES}
             reasons: dict[str, int] = {}
             for row in own:
                 for reason in row["_reasons"]:
@@ -185,8 +182,9 @@ class Refinery:
 
     def write_pages(self) -> str:
         folder = self.lake.quality_site(self.pipeline.name)
-        cursors = {s: RefineCursor.read(self.lake.refine_control(self.pipeline.name) / f"{s}.{REFINE}.json") for s in self.pipeline.sources}
-        blocked = {s: report for s in self.pipeline.sources if (report := GateReport.read(self._blocked_file(s)))}
+        records = {s: partial(self.lake.refine_record, self.pipeline.name, s) for s in self.pipeline.sources}
+        cursors = {source: RefineCursor.read(record(REFINE)) for source, record in records.items()}
+        blocked = {source: report for source, record in records.items() if (report := GateReport.read(record("blocked")))}
         for source, validation in self.validations.items():
             if validation.suite_result is not None:
                 day = max(day for its, day in self.changed if its == source)
@@ -195,9 +193,6 @@ class Refinery:
                 write_whole(folder / source / f"{day}-gx.html", page)
         quality = {source: cursor.days for source, cursor in cursors.items() if cursor}
         return str(write_site(folder, self.pipeline, quality, blocked, self.changed))
-
-    def _blocked_file(self, source: str) -> Path:
-        return self.lake.refine_control(self.pipeline.name) / f"{source}.blocked.json"
 
 
 def _is_behind(until: dict[str, int]) -> Column:

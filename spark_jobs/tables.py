@@ -50,6 +50,7 @@ def append_once(frame: DataFrame, path: str, partition_by: list[str], app_id: st
         frame.write.format("delta")
         .mode("append")
         .partitionBy(*partition_by)
+        .option("mergeSchema", "true")  # a column that a contract has gained
         .option("txnAppId", app_id)
         .option("txnVersion", version)
         .option("userMetadata", json.dumps(metadata, sort_keys=True))

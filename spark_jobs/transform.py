@@ -6,6 +6,7 @@ silence: what cannot be read carries its reason in `_undecodable`, what breaks a
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.window import WindowSpec
 
 from quality.verdict import Rule, broken_by, is_accepted, verdict
 from weir.event_time import FUTURE_TOLERANCE, format_duration
@@ -181,10 +182,14 @@ def mark_first(judged: DataFrame, stream: Stream) -> DataFrame:
 
     The exact form of dedupe_stream, without lateness, for closed frames only.
     """
+    return judged.withColumn("_first", F.col("_accepted") & (F.row_number().over(by_identity(stream)) == 1))
+
+
+def by_identity(stream: Stream) -> WindowSpec:
+    """The accepted rows of one identity in the order of their arrival; every other row stands alone."""
     place = F.concat_ws("/", "topic", "partition", "offset")
     identity = F.when(F.col("_accepted"), F.concat(F.lit("="), F.col(stream.identity))).otherwise(place)
-    order = Window.partitionBy("_accepted", identity).orderBy("received_at", "partition", "offset")
-    return judged.withColumn("_first", F.col("_accepted") & (F.row_number().over(order) == 1))
+    return Window.partitionBy("_accepted", identity).orderBy("received_at", "partition", "offset")
 
 
 def compute_view(spark: SparkSession, pipeline: Pipeline, view: str, streams: dict[str, DataFrame]) -> DataFrame:

@@ -23,7 +23,7 @@ from oracle import Cells, Message
 from weir import stack
 from weir.generator import Shares, load_produce
 from weir.jobs import Job, start_stream, stop_stream
-from weir.layout import Home
+from weir.layout import Home, Lake
 from weir.loader import load_named, read_yaml
 from weir.pipeline import Pipeline
 from weir.produce import plan_events, send_events
@@ -119,13 +119,10 @@ class Workplace:
 
     def _run_here(self, act: Callable[[Any], Outcome], add_options: Callable[[Any], None], *options: str) -> Outcome:
         """A job's act, as its command line would call it, without a process and a JVM of its own."""
-        from spark_jobs.entry import Call
         from spark_jobs.session import build_session
 
-        parser = argparse.ArgumentParser()
-        add_options(parser)
         try:
-            return act(Call(self.pipeline, self.home.lake, stack.bootstrap(self.home), parser.parse_args(options)))
+            return run_act(act, add_options, self.pipeline, self.home.lake, stack.bootstrap(self.home), *options)
         finally:
             build_session("weir tests").catalog.clearCache()
 
@@ -155,6 +152,27 @@ class Workplace:
             assert grain not in cells, f"two rows of one cell: {grain}"
             cells[grain] = tuple(values.values())
         return cells
+
+
+def run_act(
+    act: Callable[[Any], Outcome], add_options: Callable[[Any], None], pipeline: Pipeline, lake: Lake, kafka: str, *options: str
+) -> Outcome:
+    """A job's act, as its command line would call it, in this process."""
+    from spark_jobs.entry import Call
+
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return act(Call(pipeline, lake, kafka, parser.parse_args(options)))
+
+
+def fill_archive(spark: Any, lake: Lake, stream: str, messages: list[Message]) -> None:
+    """Append messages to the shop's raw table, as the archive query would."""
+    from spark_jobs.transform import MESSAGE
+
+    rows = [(m.topic, m.partition, m.offset, m.received_at, m.value) for m in messages]
+    frame = spark.createDataFrame(rows, MESSAGE).coalesce(1)
+    frame = frame.selectExpr("*", f"'{stream}' AS stream", "to_date(received_at) AS received_on")
+    frame.write.format("delta").mode("append").partitionBy("stream", "received_on").save(lake.raw("shop"))
 
 
 def archive_of(sent: list[Sent], stream: str) -> Counter[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from weir.pipeline import Pipeline
 from weir.produce import plan_events, send_events
 from weir.records import Control, DirtyDay, Outcome, ReplayReport
 from weir.refusal import Refusal
-from weir.serving import AsideFilter, answer_query, quarantine_groups, quarantine_rows
+from weir.serving import QuarantineFilter, answer_query, quarantine_groups, quarantine_rows
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 FILE_WIDTH = 116
@@ -250,15 +251,7 @@ def nightly(pipeline: PipelineName = "shop", day: Day = None, as_json: AsJson = 
     """Recompute a day from the archive, replace it, and compare it with what was streamed."""
     home = Home.from_environment()
     job = Job(home, "nightly_job", pipeline, options=["--day", str(_day(day))])
-    outcome = _run(job, f"recomputing {_day(day)}", raises=False)
-    if outcome.report is None:
-        job.outcome()
-    elif as_json:
-        _print_json(outcome.report.model_dump(mode="json"))
-    else:
-        screens.show_nightly(out, outcome.report)
-    if outcome.failure:
-        raise JobFailed(outcome.failure)
+    _run_and_show(job, f"recomputing {_day(day)}", lambda outcome: outcome.report, screens.show_nightly, as_json)
 
 
 @app.command()
@@ -271,19 +264,11 @@ def refine(
     home = Home.from_environment()
     load_named(home.pipelines, pipeline)
     job = Job(home, "refine_job", pipeline, options=["--streams", streams])
-    outcome = _run(job, f"refining {pipeline}", raises=False)
-    if outcome.refined is None:
-        job.outcome()
-    elif as_json:
-        _print_json(outcome.refined.model_dump(mode="json"))
-    else:
-        screens.show_refined(out, outcome.refined)
-    if outcome.failure:
-        raise JobFailed(outcome.failure)
+    _run_and_show(job, f"refining {pipeline}", lambda outcome: outcome.refined, screens.show_refined, as_json)
 
 
-aside = typer.Typer(no_args_is_help=True, help="Rows that were set aside: list, show, replay, discard.", rich_markup_mode=None)
-app.add_typer(aside, name="quarantine")
+quarantine = typer.Typer(no_args_is_help=True, help="Rows that were set aside: list, show, replay, discard.", rich_markup_mode=None)
+app.add_typer(quarantine, name="quarantine")
 
 OfStream = Annotated[str | None, typer.Option("--stream", help="only this stream or table")]
 TheStream = Annotated[str, typer.Option("--stream", help="the stream or table")]
@@ -293,12 +278,12 @@ Until = Annotated[datetime | None, typer.Option("--until", formats=["%Y-%m-%d"],
 Yes = Annotated[bool, typer.Option("--yes", help="do it without asking")]
 
 
-def _asked(stream: str | None, rule: str | None, since: datetime | None, until: datetime | None) -> AsideFilter:
-    return AsideFilter(stream, rule, since.date() if since else None, until.date() if until else None)
+def _asked(stream: str | None, rule: str | None, since: datetime | None, until: datetime | None) -> QuarantineFilter:
+    return QuarantineFilter(stream, rule, since.date() if since else None, until.date() if until else None)
 
 
-@aside.command("list")
-def list_aside(
+@quarantine.command("list")
+def list_quarantine(
     pipeline: PipelineName = "shop",
     stream: OfStream = None,
     rule: OfRule = None,
@@ -312,11 +297,11 @@ def list_aside(
     if as_json:
         _print_json([vars(group) for group in groups])
     else:
-        screens.show_aside_groups(out, pipeline, groups)
+        screens.show_quarantine(out, pipeline, groups)
 
 
-@aside.command("show")
-def show_aside(
+@quarantine.command("show")
+def show_quarantine(
     pipeline: PipelineName = "shop",
     stream: OfStream = None,
     rule: OfRule = None,
@@ -332,7 +317,7 @@ def show_aside(
     if as_json:
         _print_json(rows)
     else:
-        screens.show_aside_rows(out, rows, limit)
+        screens.show_quarantined_rows(out, rows, limit)
 
 
 def _masked(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -345,8 +330,8 @@ def _masked(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[dict[str, An
     return shown
 
 
-@aside.command("replay")
-def replay_aside(
+@quarantine.command("replay")
+def replay_quarantine(
     stream: TheStream,
     pipeline: PipelineName = "shop",
     rule: OfRule = None,
@@ -374,20 +359,20 @@ def replay_aside(
 def _replay(
     home: Home, pipeline: str, stream: str, rule: str | None, since: datetime | None, until: datetime | None, apply: bool
 ) -> ReplayReport:
-    options = ["--act", "replay", *_aside_options(stream, rule, since, until), *(["--apply"] if apply else [])]
+    options = ["--act", "replay", *_quarantine_options(stream, rule, since, until), *(["--apply"] if apply else [])]
     found = _run(Job(home, "quarantine_job", pipeline, options=options), f"judging {stream} again").replayed
     assert found is not None
     return found
 
 
-def _aside_options(stream: str, rule: str | None, since: datetime | None, until: datetime | None) -> list[str]:
+def _quarantine_options(stream: str, rule: str | None, since: datetime | None, until: datetime | None) -> list[str]:
     days = {"--since": since, "--until": until}
     given = [part for name, day in days.items() if day for part in (name, f"{day:%Y-%m-%d}")]
     return ["--stream", stream, *(["--rule", rule] if rule else []), *given]
 
 
-@aside.command("discard")
-def discard_aside(
+@quarantine.command("discard")
+def discard_quarantine(
     stream: TheStream,
     note: Annotated[str, typer.Option(help="why: it is kept beside the rows")],
     pipeline: PipelineName = "shop",
@@ -401,14 +386,14 @@ def discard_aside(
     declared = load_named(home.pipelines, pipeline)
     asked = _asked(stream, rule, since, until)
     groups = quarantine_groups(home.lake, declared, asked)
-    screens.show_aside_groups(out, pipeline, groups)
+    screens.show_quarantine(out, pipeline, groups)
     if not groups:
         return
-    screens.show_aside_rows(out, _masked(declared, quarantine_rows(home.lake, declared, asked, 10)), 10)
+    screens.show_quarantined_rows(out, _masked(declared, quarantine_rows(home.lake, declared, asked, 10)), 10)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Discard these rows?")):
         out.print("Nothing was changed. `--yes` does it.")
         return
-    options = ["--act", "discard", "--note", note, *_aside_options(stream, rule, since, until)]
+    options = ["--act", "discard", "--note", note, *_quarantine_options(stream, rule, since, until)]
     (count,) = _run(Job(home, "quarantine_job", pipeline, options=options), f"discarding rows of {stream}").lines
     out.print(f"{int(count):,} rows of {stream} discarded: {note}", markup=False)
 
@@ -448,6 +433,19 @@ def _run(job: Job, what: str, raises: bool = True) -> Outcome:
     began = time.monotonic()
     with err.status(what) as spinner:
         return job.wait(lambda: spinner.update(f"{what} ({time.monotonic() - began:.0f} s)"), raises)
+
+
+def _run_and_show(job: Job, what: str, report_of: Callable[[Outcome], Any], show: Callable[[Console, Any], None], as_json: bool) -> None:
+    """Run a job whose report is shown also when its gate blocked: then the report says why, and the command fails."""
+    outcome = _run(job, what, raises=False)
+    if (report := report_of(outcome)) is None:
+        job.outcome()
+    elif as_json:
+        _print_json(report.model_dump(mode="json"))
+    else:
+        show(out, report)
+    if outcome.failure:
+        raise JobFailed(outcome.failure)
 
 
 def _create_topics(bootstrap: str, pipeline: Pipeline) -> None:

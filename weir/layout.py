@@ -94,6 +94,10 @@ class Lake:
         """Cursors, plans and the lease of the micro-batches."""
         return Path(self.root) / "_control" / pipeline / "refine"
 
+    def refine_record(self, pipeline: str, source: str, what: str) -> Path:
+        """One source's cursor (`refine`, `replay`), `plan`, or the report of its `blocked` gate."""
+        return self.refine_control(pipeline) / f"{source}.{what}.json"
+
     def dirty_days(self, pipeline: str) -> Path:
         """A folder with one record per day that the nightly has to recompute."""
         return Path(self.root) / "_control" / pipeline / "dirty"

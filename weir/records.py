@@ -251,10 +251,8 @@ class RefineCursor(Record):
 class PublishPlan(Record):
     """A staged batch that passed its gate. Once this is written the batch will be published, if need be by the next run."""
 
-    source: str
     way: Literal["refine", "replay"]
     stage: str
-    report: GateReport
     cursor: RefineCursor
     """What the cursor will be."""
     dirty: dict[str, str] = {}

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.records import Cell, Heartbeat, NightlyReport, RefineReport, ReplayReport, ViewComparison
-from weir.serving import Answer, AsideGroup
+from weir.serving import Answer, QuarantineGroup
 
 MAX_ROWS = 200
 """More rows than anybody reads on a screen; --json has all."""
@@ -108,7 +108,7 @@ def show_refined(console: Console, report: RefineReport) -> None:
     console.print(f"Report: {report.site}  ({report.seconds:.0f} s)", markup=False, soft_wrap=True)
 
 
-def show_aside_groups(console: Console, pipeline: str, groups: list[AsideGroup]) -> None:
+def show_quarantine(console: Console, pipeline: str, groups: list[QuarantineGroup]) -> None:
     if not groups:
         console.print(f"{pipeline}: nothing in quarantine")
         return
@@ -120,7 +120,7 @@ def show_aside_groups(console: Console, pipeline: str, groups: list[AsideGroup])
         console.print(f"[yellow]{expiring:,} rows or more will not be kept for longer than three days: replay or discard them[/]")
 
 
-def show_aside_rows(console: Console, rows: list[dict[str, Any]], at_most: int) -> None:
+def show_quarantined_rows(console: Console, rows: list[dict[str, Any]], at_most: int) -> None:
     for row in rows:
         place = f"{row['stream']}  {row['topic']}/{row['partition']}/{row['offset']}  {_value(row['received_at'])}"
         console.print(Text(place, style="bold"), Text(", ".join(row["reasons"]), style="red"), soft_wrap=True)

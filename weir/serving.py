@@ -49,7 +49,7 @@ def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
 
 
 @dataclass(frozen=True)
-class AsideFilter:
+class QuarantineFilter:
     """Which quarantined rows are meant. Days are days of arrival, both inclusive."""
 
     stream: str | None = None
@@ -59,7 +59,7 @@ class AsideFilter:
 
 
 @dataclass(frozen=True)
-class AsideGroup:
+class QuarantineGroup:
     """Open quarantined rows of one stream with one reason."""
 
     stream: str
@@ -71,7 +71,7 @@ class AsideGroup:
     """Rows that will be kept for three more days at most."""
 
 
-def quarantine_groups(lake: Lake, pipeline: Pipeline, asked: AsideFilter) -> list[AsideGroup]:
+def quarantine_groups(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter) -> list[QuarantineGroup]:
     """What is in quarantine, by stream and reason, most rows first. A row with two reasons stands in two groups."""
     keep = [f"WHEN '{name}' THEN INTERVAL '{source.keep_quarantined.total_seconds()} seconds'" for name, source in pipeline.sources.items()]
     keep_until = f"quarantined_at + CASE stream {' '.join(keep)} END"
@@ -84,10 +84,10 @@ def quarantine_groups(lake: Lake, pipeline: Pipeline, asked: AsideFilter) -> lis
         "FROM (SELECT unnest(reasons) AS reason, * FROM open_rows) WHERE $rule IS NULL OR reason = $rule "
         "GROUP BY ALL ORDER BY 3 DESC, 1, 2",
     )
-    return [AsideGroup(*row) for row in rows]
+    return [QuarantineGroup(*row) for row in rows]
 
 
-def quarantine_rows(lake: Lake, pipeline: Pipeline, asked: AsideFilter, at_most: int) -> list[dict[str, Any]]:
+def quarantine_rows(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter, at_most: int) -> list[dict[str, Any]]:
     """Open quarantined rows, oldest first, with their payload as it came: mask it before anybody sees it."""
     names = ["stream", "topic", "partition", "offset", "received_at", "reasons", "identity", "occurred_at", "quarantined_at", "payload"]
     columns = ", ".join(f'"{name}"' for name in names)
@@ -95,7 +95,7 @@ def quarantine_rows(lake: Lake, pipeline: Pipeline, asked: AsideFilter, at_most:
     return [dict(zip(names, row, strict=True)) for row in _ask_quarantine(lake, pipeline, asked, f"{sql} LIMIT {at_most:d}")]
 
 
-def _ask_quarantine(lake: Lake, pipeline: Pipeline, asked: AsideFilter, sql: str) -> list[tuple[Any, ...]]:
+def _ask_quarantine(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter, sql: str) -> list[tuple[Any, ...]]:
     if asked.stream is not None and asked.stream not in pipeline.sources:
         raise Refusal(f"'{asked.stream}' is no stream or table of {pipeline.name}{nearest(asked.stream, pipeline.sources)}")
     path, acts = lake.quarantined(pipeline.name), lake.quarantine_acts(pipeline.name)

@@ -1,9 +1,9 @@
 """Great Expectations' own page of a real validation, with values in it that were made to break out of it."""
 
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from pages import Page
 from pyspark.sql import SparkSession
 
 from quality.reports import data_docs_page
@@ -22,25 +22,6 @@ HOSTILE = [
     "x" * 1_000_000,
 ]
 HARMLESS = [f"value {number}" for number in range(len(HOSTILE))]
-
-
-class Page(HTMLParser):
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[str] = []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 def validated(spark: SparkSession, values: list[str]) -> Any:
@@ -86,18 +67,18 @@ def test_hostile_values_are_text_on_the_page_of_great_expectations(spark: SparkS
 def test_each_value_is_shown_as_it_is_and_escaped_once(hostile_result: Any) -> None:
     page = Page(data_docs_page(hostile_result, title="orders"))
     for value in HOSTILE[:7]:
-        assert " ".join(value.split()) in page.text
-    assert "&lt;b&gt; & 'quoted' \\" in page.text
-    assert "a\\u0000b\\u001b[31mc" in page.text
-    assert "\\u202egpj.exe" in page.text
-    assert "(1,000,000 characters)" in page.text
-    assert "&amp;" not in page.text
-    assert "^(?<!<img src=x>)[A-Z]{3}$" in page.text
-    assert 0x10600 not in {ord(sign) for sign in page.text}
+        assert " ".join(value.split()) in page.words
+    assert "&lt;b&gt; & 'quoted' \\" in page.words
+    assert "a\\u0000b\\u001b[31mc" in page.words
+    assert "\\u202egpj.exe" in page.words
+    assert "(1,000,000 characters)" in page.words
+    assert "&amp;" not in page.words
+    assert "^(?<!<img src=x>)[A-Z]{3}$" in page.words
+    assert 0x10600 not in {ord(sign) for sign in page.words}
 
 
 def test_the_page_says_what_great_expectations_found(hostile_result: Any) -> None:
-    text = Page(data_docs_page(hostile_result, title="orders, 2026-03-01")).text
+    text = Page(data_docs_page(hostile_result, title="orders, 2026-03-01")).words
     assert "orders, 2026-03-01" in text
     assert "Evaluated Expectations 8" in text
     assert "values must match this regular expression" in text
@@ -111,8 +92,8 @@ def test_the_page_stays_small(hostile_result: Any) -> None:
 
 
 def test_values_of_private_columns_are_left_out_and_their_counts_are_not(hostile_result: Any) -> None:
-    assert "(private)" in Page(data_docs_page(hostile_result, title="orders")).text
-    text = Page(data_docs_page(hostile_result, title="orders", private=["email"])).text
+    assert "(private)" in Page(data_docs_page(hostile_result, title="orders")).words
+    text = Page(data_docs_page(hostile_result, title="orders", private=["email"])).words
     assert "(private)" not in text
     assert "100% unexpected" in text
     assert "value_set" in text

@@ -1,6 +1,5 @@
 """The micro-batch: what is published is validated, whole, and once, whatever dies; what is bad is kept, and can come back."""
 
-import argparse
 import json
 import shutil
 from collections import Counter
@@ -13,17 +12,17 @@ import oracle
 import pytest
 from deltalake import DeltaTable
 from events import NOON, message, order
+from harness import fill_archive, run_act
 from oracle import Message
 from pyspark.sql import SparkSession
 
 from spark_jobs import quarantine_job, refine_job
 from spark_jobs.entry import Call
-from spark_jobs.transform import MESSAGE
 from weir.layout import Lake
 from weir.loader import load_pipeline
 from weir.records import GateReport, Outcome, RefineCursor, ReplayReport
 from weir.refusal import Refusal
-from weir.serving import AsideFilter, quarantine_groups, quarantine_rows
+from weir.serving import QuarantineFilter, quarantine_groups, quarantine_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -52,10 +51,7 @@ class Lakeside:
         for document in documents:
             new.append(message(document, self.offset, received_at, topic, self.offset % 2))
             self.offset += 1
-        rows = [(m.topic, m.partition, m.offset, m.received_at, m.value) for m in new]
-        frame = self.spark.createDataFrame(rows, MESSAGE).coalesce(1)
-        frame = frame.selectExpr("*", f"'{topic.split('.')[1]}' AS stream", "to_date(received_at) AS received_on")
-        frame.write.format("delta").mode("append").partitionBy("stream", "received_on").save(self.lake.raw("shop"))
+        fill_archive(self.spark, self.lake, topic.split(".")[1], new)
         self.messages += new
         return new
 
@@ -78,9 +74,7 @@ class Lakeside:
         return found
 
     def _run(self, act: Callable[[Call], Outcome], add_options: Callable[[Any], None], *options: str) -> Outcome:
-        parser = argparse.ArgumentParser()
-        add_options(parser)
-        return act(Call(load_pipeline(self.declaration), self.lake, "", parser.parse_args(options)))
+        return run_act(act, add_options, load_pipeline(self.declaration), self.lake, "", *options)
 
     def accepted(self, stream: str = "orders") -> list[dict[str, Any]]:
         return self._table(self.lake.accepted("shop", stream))
@@ -205,6 +199,23 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(lakeside: Lakeside) -> No
     assert cursor is not None and sum(day.rows for day in cursor.days.values()) == len(lakeside.messages)
 
 
+def test_a_contract_that_has_gained_a_column_goes_on(lakeside: Lakeside) -> None:
+    lakeside.archive(*GOOD)
+    with pytest.raises(RuntimeError, match="fault injected"):
+        lakeside.refine("--streams", "orders", fault="before_accepted.orders:0:raise")
+    lakeside.change("      currency:    {type", "      note:        {type: string, optional: true}\n      currency:    {type")
+    lakeside.archive(order("n-1", note="leave it at the door"))
+    assert lakeside.gate().batch == 1, "what was planned before the change is finished first"
+    assert Counter(row["note"] for row in lakeside.accepted()) == {None: len(GOOD), "leave it at the door": 1}
+
+
+def test_an_identity_may_be_a_number(lakeside: Lakeside) -> None:
+    lakeside.change("    identity: order_id             #", "    identity: customer_id          #")
+    lakeside.archive(order(customer_id=1), order(customer_id=2), order(customer_id=1), order(customer_id=3, amount="-1"))
+    report = lakeside.gate()
+    assert (report.accepted, report.duplicates, report.rejected) == (2, 1, 1)
+
+
 def test_a_lost_cursor_and_a_second_run_are_refused(lakeside: Lakeside) -> None:
     lakeside.archive(*GOOD)
     lakeside.gate()
@@ -222,24 +233,25 @@ def test_a_reference_must_exist_in_its_table(lakeside: Lakeside) -> None:
     customer = {"customer_id": 7, "email": "a@b", "country": "DE", "segment": "new", "updated_at": "2026-03-01T11:00:00Z"}
     lakeside.archive(customer, topic="shop.customers")
     lakeside.archive(order("r-1", customer_id=7), order("r-2", customer_id=8))
+    lakeside.archive(order("r-3", customer_id=9), order("r-3", customer_id=7))  # the first is not accepted, and shadows nobody
     refined = lakeside.refine("--streams", "orders,customers").refined
     assert refined is not None
     assert {report.stream: report.broken for report in refined.streams} == {
         "customers": {},
-        "orders": {"customer_id:exist_in_customers": 1},
+        "orders": {"customer_id:exist_in_customers": 2},
     }
     # The customer comes later: now the order passes.
     lakeside.archive(customer | {"customer_id": 8}, topic="shop.customers")
     lakeside.gate("customers")
     assert lakeside.replay("--apply").released == 1
-    assert {row["order_id"] for row in lakeside.accepted()} == {"r-1", "r-2"}
+    assert {row["order_id"] for row in lakeside.accepted()} == {"r-1", "r-2", "r-3"}
 
 
 def test_a_replay_shows_what_would_change_and_then_changes_it_once(lakeside: Lakeside) -> None:
     lakeside.archive(*GOOD, order("d-1", currency="DOGE"), order("d-2", currency="DOGE", amount="-1"), b"{", order("d-1", currency="DOGE"))
     lakeside.gate()
     pipeline = load_pipeline(lakeside.declaration)
-    groups = {g.reason: g.rows for g in quarantine_groups(lakeside.lake, pipeline, AsideFilter(stream="orders"))}
+    groups = {g.reason: g.rows for g in quarantine_groups(lakeside.lake, pipeline, QuarantineFilter(stream="orders"))}
     assert groups == {"currency:be_in_set": 3, "amount:be_between": 1, "undecodable:not_json": 1}
     assert lakeside.replay().released == 0, "nothing has changed yet"
 
@@ -257,7 +269,7 @@ def test_a_replay_shows_what_would_change_and_then_changes_it_once(lakeside: Lak
     lakeside.monkeypatch.delenv("WEIR_FAULT")
     assert lakeside.replay("--apply").released == 0, "the run that died is finished first"
     assert Counter(row["order_id"] for row in lakeside.accepted())["d-1"] == 1
-    assert {row["payload"] for row in quarantine_rows(lakeside.lake, pipeline, AsideFilter(), 100)} == {
+    assert {row["payload"] for row in quarantine_rows(lakeside.lake, pipeline, QuarantineFilter(), 100)} == {
         b"{",
         json.dumps(order("d-2", currency="DOGE", amount="-1")).encode(),
     }
@@ -270,7 +282,7 @@ def test_discarded_rows_are_marked_and_kept(lakeside: Lakeside) -> None:
     options = ["--act", "discard", "--stream", "orders", "--rule", "amount:be_between", "--note", "a test order"]
     assert lakeside._run(quarantine_job.act, quarantine_job.add_options, *options).lines == ["1"]
     pipeline = load_pipeline(lakeside.declaration)
-    assert "amount:be_between" not in {g.reason for g in quarantine_groups(lakeside.lake, pipeline, AsideFilter())}
+    assert "amount:be_between" not in {g.reason for g in quarantine_groups(lakeside.lake, pipeline, QuarantineFilter())}
     assert len(lakeside.quarantined()) == len(BAD)
     (act,) = DeltaTable(lakeside.lake.quarantine_acts("shop")).to_pyarrow_table().to_pylist()
     assert (act["act"], act["note"]) == ("discarded", "a test order")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from events import NOON, message, order
+from harness import fill_archive
 from pyspark.sql import SparkSession
 
-from spark_jobs.transform import MESSAGE
 from weir.layout import Home
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,14 +30,10 @@ class Desk:
         self.offset = 0
 
     def archive(self, *documents: Any) -> None:
-        rows = []
-        for document in documents:
-            m = message(document, self.offset, NOON)
-            rows.append((m.topic, m.partition, m.offset, m.received_at, m.value))
-            self.offset += 1
-        frame = self.spark.createDataFrame(rows, MESSAGE).coalesce(1)
-        frame = frame.selectExpr("*", "'orders' AS stream", "to_date(received_at) AS received_on")
-        frame.write.format("delta").mode("append").partitionBy("stream", "received_on").save(self.home.lake.raw("shop"))
+        fill_archive(
+            self.spark, self.home.lake, "orders", [message(document, self.offset + n, NOON) for n, document in enumerate(documents)]
+        )
+        self.offset += len(documents)
 
     def change(self, old: str, new: str) -> None:
         file = self.folder / "pipelines" / "shop" / "pipeline.yaml"
