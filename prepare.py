@@ -62,7 +62,7 @@ def install():
         print("weir: making .venv", flush=True)
         if subprocess.call([sys.executable, "-m", "venv", VENV]) != 0:
             refuse("this Python cannot make a virtual environment: install its venv module (Debian: apt-get install python3-venv)")
-    uv = [PYTHON, "-m", "uv", "pip", "install", "--quiet", "--python", PYTHON]
+    uv = [PYTHON, "-m", "uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", PYTHON]
     run("installing the installer", [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV])
     run("installing the packages of requirements.lock (about a minute)", uv + ["--require-hashes", "-r", "requirements.lock"])
     run("installing weir", uv + ["--no-deps", "-e", "."])
