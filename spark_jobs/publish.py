@@ -16,10 +16,10 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.faults import fault_point
 from spark_jobs.tables import append_once, exists, read
 from spark_jobs.transform import by_identity, judged_rows, mark_first
 from weir.event_time import utc_now
+from weir.faults import fault_point
 from weir.layout import REFINE, Lake, app_id
 from weir.pipeline import COORDINATES, Pipeline, Stream
 from weir.records import DirtyDay, PublishPlan, RefineCursor

@@ -20,11 +20,11 @@ from quality.drift import find_drift
 from quality.gate import DEADLINE_SECONDS, Validation, decide, validate
 from quality.reports import data_docs_page, write_site
 from spark_jobs.entry import Call, run_job
-from spark_jobs.faults import fault_point
 from spark_jobs.publish import Shelf
 from spark_jobs.session import build_session
 from spark_jobs.tables import exists, read
 from weir.event_time import utc_now
+from weir.faults import fault_point
 from weir.layout import REFINE
 from weir.masking import shown_payload, shown_row
 from weir.pipeline import COORDINATES, nearest

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from spark_jobs.tables import TABLE_DEFAULTS
@@ -13,27 +14,39 @@ STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreP
 
 
 def build_session(app_name: str) -> SparkSession:
-    """A session with Delta, Kafka, UTC and bounded memory. WEIR_SPARK_MASTER names the master; default is this machine."""
+    """A session with Delta, Kafka, UTC and bounded memory.
+
+    Under spark-submit its master, jars and memory hold; else WEIR_SPARK_MASTER names the master, and the default is this machine.
+    """
     # PySpark logs every analysis error as JSON with its whole stack; Weir says it in one line instead.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     # Spark would start whatever python3 is on the PATH, which may know none of our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    master = os.environ.get("WEIR_SPARK_MASTER", "local[*]")
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for key, setting in _settings(master).items():
+    submitted = SparkConf().get("spark.master") if "PYSPARK_GATEWAY_PORT" in os.environ else None
+    master = submitted or os.environ.get("WEIR_SPARK_MASTER", "local[*]")
+    builder = SparkSession.builder.appName(app_name)
+    settings = _settings(master) if submitted else _settings(master) | _own_start(master)
+    for key, setting in settings.items():
         builder = builder.config(key, setting)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
 
 
+def _own_start(master: str) -> dict[str, str]:
+    """What has to be known before the JVM starts."""
+    return {
+        "spark.master": master,
+        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
+        "spark.driver.memory": os.environ.get("WEIR_DRIVER_MEMORY", "2g"),
+    }
+
+
 def _settings(master: str) -> dict[str, str]:
     settings = TABLE_DEFAULTS | {
-        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.memory": os.environ.get("WEIR_DRIVER_MEMORY", "2g"),
         "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Counting the rows of the state reads every key before it is written: a sixth of the throughput.

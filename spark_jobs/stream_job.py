@@ -21,12 +21,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.entry import Call, one_line, run_job
-from spark_jobs.faults import fault_point
 from spark_jobs.progress import ProgressCopy, checkpoint_id, read_log
 from spark_jobs.session import build_session
 from spark_jobs.tables import append_cells, append_once, compact_speed, exists, read, with_day
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
+from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
 from weir.records import Control, Heartbeat, Lease, Outcome, QueryPulse
 from weir.refusal import Refusal
@@ -288,7 +288,7 @@ def stream(call: Call) -> Outcome:
         raise Refusal(f"topic {', '.join(missing)} is not on {call.kafka}: run `weir up`, or create it there")
     control = Control(call.lake.control(call.pipeline.name))
     name = call.pipeline.name
-    lease = take_lease(control, f"{name} already has a driver", f"stop it with `weir stream {name} --stop`")
+    lease = take_lease(control, f"{name} already has a driver", f"stop it with `weir stream {name} --stop`", call.options.launch)
     driver = Driver(call, lease, control)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: driver.stopping.set())
@@ -306,6 +306,7 @@ def stream(call: Call) -> Outcome:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--launch", help="the nonce by which the starter knows this driver again")
     parser.add_argument("--once", action="store_true", help="read what is there, then stop")
     parser.add_argument("--views", default="", help="only these views, separated by commas")
     parser.add_argument("--no-archive", action="store_true")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weir import screens, stack
+from weir import embedded_airflow, screens, stack
 from weir.event_time import utc_now
 from weir.generator import Shares, load_produce
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
@@ -87,15 +87,27 @@ def jars() -> None:
 
 
 @app.command()
-def up(kafka_port: KafkaPort = None, as_json: AsJson = False) -> None:
-    """Start Kafka on this machine with the topics of all pipelines, and leave it running."""
+def up(
+    kafka_port: KafkaPort = None,
+    airflow_port: Annotated[int | None, typer.Option(help="default: a free one, kept", min=1, max=65_535)] = None,
+    no_airflow: Annotated[bool, typer.Option("--no-airflow", help="only Kafka")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start Kafka, with the topics of all pipelines, and Airflow on this machine, and leave them running."""
     home = Home.from_environment()
     pipelines = load_pipelines(home.pipelines)
-    with err.status("starting Kafka") as status:
-        stack.fetch_jars(say=status.update)
-        kafka = stack.start_kafka(home, kafka_port, say=status.update)
+    began = time.monotonic()
+    with err.status("starting Kafka") as spinner:
+
+        def say(what: str) -> None:
+            spinner.update(f"{what} ({time.monotonic() - began:.0f} s)")
+
+        stack.fetch_jars(say=say)
+        kafka = stack.start_kafka(home, kafka_port, say=say)
         for pipeline in pipelines.values():
             _create_topics(kafka.address, pipeline)
+        if not no_airflow:
+            embedded_airflow.start_airflow(home, airflow_port, say=say)
     _show_status(home, as_json)
 
 
@@ -103,23 +115,26 @@ def up(kafka_port: KafkaPort = None, as_json: AsJson = False) -> None:
 def down() -> None:
     """Stop what `weir up` and `weir stream` started here, and nothing else. The data stays."""
     home = Home.from_environment()
+    with err.status("stopping Airflow") as spinner:  # first: it would start again what is stopped below
+        if embedded_airflow.stop_airflow(home, say=spinner.update):
+            out.print("stopped Airflow")
     for name in load_pipelines(home.pipelines):
         with err.status(f"stopping the stream of {name}"):
             if stop_stream(home, name, "weir down"):
                 out.print(f"stopped the stream of {name}")
-    with err.status("stopping Kafka") as status:
-        stopped = stack.stop_kafka(home, say=status.update)
+    with err.status("stopping Kafka") as spinner:
+        stopped = stack.stop_kafka(home, say=spinner.update)
     out.print("stopped Kafka" if stopped else "Kafka was not running")
 
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """Show the parts that run here: Kafka, and each pipeline's stream."""
+    """Show the parts that run here: Kafka, Airflow, and each pipeline's stream."""
     _show_status(Home.from_environment(), as_json)
 
 
 def _show_status(home: Home, as_json: bool) -> None:
-    kafka = stack.kafka_state(home)
+    kafka, airflow = stack.kafka_state(home), embedded_airflow.airflow_state(home)
     beats = {name: Control(home.lake.control(name)).heartbeat() for name in load_pipelines(home.pipelines)}
     states = {name: _stream_state(home, name) for name in beats}
     if as_json:
@@ -128,11 +143,12 @@ def _show_status(home: Home, as_json: bool) -> None:
             name: {"state": states[name], "heartbeat": beat and beat.model_dump(mode="json"), "dirty_days": dirty[name]}
             for name, beat in beats.items()
         }
-        _print_json({"kafka": kafka.model_dump(mode="json"), "streams": streams, "lake": home.lake.root})
+        parts = {"kafka": kafka.model_dump(mode="json"), "airflow": airflow.model_dump(mode="json")}
+        _print_json(parts | {"streams": streams, "lake": home.lake.root})
         return
     where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
     word = "running" if kafka.healthy else "not answering" if kafka.running else "stopped"
-    rows = [("Kafka", f"{word} ({where})"), ("lake", home.lake.root)]
+    rows = [("Kafka", f"{word} ({where})"), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
     out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in states.items())]))
     for name, beat in beats.items():
         if beat and states[name] == "running":
@@ -141,6 +157,16 @@ def _show_status(home: Home, as_json: bool) -> None:
             out.print(
                 f"{name}: {waiting.day} waits for `weir nightly {name} --day {waiting.day}`: {waiting.reason}", markup=False, soft_wrap=True
             )
+
+
+def _airflow_rows(home: Home, airflow: embedded_airflow.AirflowState) -> list[tuple[str, str]]:
+    if not airflow.running:
+        return [("Airflow", "stopped (run `weir up`)")]
+    ill = [f"{part} {state}" for part, state in airflow.parts.items() if state != "healthy"]
+    word = "running" if airflow.healthy else ", ".join(ill) or "not answering"
+    restarts = ", ".join(f"{part} {count} times" for part, count in airflow.restarts.items() if count)
+    rows = [("Airflow", f"{word} ({airflow.address}{f'; started again: {restarts}' if restarts else ''})")]
+    return [*rows, ("login", f"{embedded_airflow.ADMIN}, password in {home.airflow / 'passwords.json'}")]
 
 
 def _dirty_days(home: Home, pipeline: str) -> list[DirtyDay]:
@@ -153,7 +179,7 @@ def _stream_state(home: Home, pipeline: str) -> str:
     if beat is None:
         return "never started"
     is_over = beat.state in ("stopped", "failed")
-    if not is_over and beat.holder.is_on_this_host() and not beat.holder.is_alive():
+    if not is_over and beat.holder.is_known_dead():
         return f"dead (process {beat.holder.pid} is gone; it was {beat.state}): start it again with `weir stream {pipeline}`"
     return f"{beat.state}: {beat.error}" if beat.error else beat.state
 

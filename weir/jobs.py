@@ -5,10 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from weir.event_time import utc_now
 from weir.layout import Home
-from weir.records import Control, Heartbeat, Lease, Outcome
+from weir.records import Control, Heartbeat, Outcome
 from weir.refusal import Refusal
 
 KEPT_LOGS = 20
@@ -17,6 +18,14 @@ KEPT_LOGS = 20
 
 class JobFailed(Exception):
     """The job broke: one line, with the log to look into."""
+
+
+def job_arguments(home: Home, pipeline: str, kafka: str, outcome: Path, options: list[str]) -> list[str]:
+    """What every job is told, whoever starts it."""
+    return [
+        *("--pipeline", pipeline, "--pipelines", str(home.pipelines.resolve())),
+        *("--lake", home.lake.root, "--kafka", kafka, "--outcome", str(outcome), *options),
+    ]
 
 
 class Job:
@@ -30,8 +39,8 @@ class Job:
         for old in sorted(self.log.parent.glob(f"{pipeline}-{module}-*.log"))[:-KEPT_LOGS]:
             old.with_suffix(".json").unlink(missing_ok=True)
             old.unlink(missing_ok=True)
-        command = [sys.executable, "-m", f"spark_jobs.{module}", "--pipeline", pipeline, "--pipelines", str(home.pipelines.resolve())]
-        command += ["--lake", home.lake.root, "--kafka", kafka, "--outcome", str(self._outcome), *(options or [])]
+        arguments = job_arguments(home, pipeline, kafka, self._outcome, options or [])
+        command = [sys.executable, "-m", f"spark_jobs.{module}", *arguments]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
@@ -79,7 +88,7 @@ def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float 
     """Ask the pipeline's driver to stop at a batch border and wait for its last word. None when none is running."""
     control = Control(home.lake.control(pipeline))
     lease, heartbeat = control.lease(), control.heartbeat()
-    if lease is None or heartbeat is None or heartbeat.state in ("stopped", "failed") or _is_gone(lease):
+    if lease is None or heartbeat is None or heartbeat.state in ("stopped", "failed") or lease.holder.is_known_dead():
         return None
     control.request_stop(lease.generation, reason)
     deadline = time.monotonic() + deadline_seconds
@@ -87,12 +96,7 @@ def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float 
         heartbeat = control.heartbeat()
         if heartbeat and heartbeat.generation >= lease.generation and heartbeat.state in ("stopped", "failed"):
             return heartbeat
-        if _is_gone(lease):
+        if lease.holder.is_known_dead():
             raise JobFailed(f"the driver (process {lease.holder.pid}) died while stopping")
         time.sleep(0.2)
     raise JobFailed(f"the driver (process {lease.holder.pid}) did not stop within {deadline_seconds:.0f} s")
-
-
-def _is_gone(lease: Lease) -> bool:
-    """Known to be dead; of a driver on another host nothing is known but its heartbeat."""
-    return lease.holder.is_on_this_host() and not lease.holder.is_alive()

@@ -38,6 +38,18 @@ class Home:
     def kafka(self) -> Path:
         return self.root / "kafka"
 
+    @property
+    def airflow(self) -> Path:
+        return self.root / "airflow"
+
+    @property
+    def airflow_record(self) -> Path:
+        return self.root / "airflow.json"
+
+    @property
+    def airflow_parts(self) -> Path:
+        return self.airflow / "parts.json"
+
     def log(self, name: str) -> Path:
         return self.root / "logs" / f"{name}.log"
 
@@ -87,8 +99,11 @@ class Lake:
         """What people did about quarantined rows. Append only, like all the rest: nothing that was set aside is ever changed."""
         return f"{self.root}/{pipeline}/quarantine_acts"
 
+    def stages(self, pipeline: str) -> Path:
+        return Path(self.root) / "_stage" / pipeline
+
     def stage(self, pipeline: str, source: str, batch: str) -> str:
-        return f"{self.root}/_stage/{pipeline}/{source}/{batch}"
+        return str(self.stages(pipeline) / source / batch)
 
     def refine_control(self, pipeline: str) -> Path:
         """Cursors, plans and the lease of the micro-batches."""
@@ -97,6 +112,14 @@ class Lake:
     def refine_record(self, pipeline: str, source: str, what: str) -> Path:
         """One source's cursor (`refine`, `replay`), `plan`, or the report of its `blocked` gate."""
         return self.refine_control(pipeline) / f"{source}.{what}.json"
+
+    def housekeeping_control(self, pipeline: str) -> Path:
+        """The lease of the housekeeping."""
+        return Path(self.root) / "_control" / pipeline / "housekeeping"
+
+    def raw_kept(self, pipeline: str) -> Path:
+        """Says since which day raw is whole, once days of it have been dropped."""
+        return Path(self.root) / "_control" / pipeline / "raw_kept.json"
 
     def dirty_days(self, pipeline: str) -> Path:
         """A folder with one record per day that the nightly has to recompute."""
@@ -114,8 +137,36 @@ class Lake:
     def nightly_report(self, pipeline: str, day: str) -> Path:
         return Path(self.root) / pipeline / "reports" / f"nightly-{day}.json"
 
+    def outcome(self, pipeline: str, name: str) -> Path:
+        """How a job that was started by Airflow ended. In the lake, because the job may run on another machine than its starter."""
+        return Path(self.root) / "_control" / pipeline / "outcomes" / f"{name}.json"
+
     def control(self, pipeline: str) -> Path:
         return Path(self.root) / "_control" / pipeline
+
+
+STREAM, MICROBATCH, NIGHTLY = "stream", "microbatch", "nightly"
+HOUSEKEEPING_DAG = "weir__housekeeping"
+SHIFT_TASK = "shift"
+
+
+def dag_id(pipeline: str, part: str) -> str:
+    return f"{pipeline}__{part}"
+
+
+def accepted_asset(pipeline: str, source: str) -> str:
+    """What other people's DAGs follow to run after a micro-batch has published."""
+    return f"weir://{pipeline}/accepted/{source}"
+
+
+def view_asset(pipeline: str, view: str) -> str:
+    """What other people's DAGs follow to run after a night has recomputed a view."""
+    return f"weir://{pipeline}/views/{view}"
+
+
+def job_script(module: str) -> Path:
+    """What spark-submit is given to run."""
+    return PROJECT / "spark_jobs" / f"{module}.py"
 
 
 ARCHIVE_QUERY = "archive"

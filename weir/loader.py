@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from weir.pipeline import Column, Pipeline, Stream, Table, View, nearest
+from weir.pipeline import Column, Pipeline, Schedule, Stream, Table, View, nearest
 from weir.refusal import Refusal
 
 MAX_DECLARATION_BYTES = 1_000_000
@@ -30,14 +30,19 @@ _Reader.add_implicit_resolver("tag:yaml.org,2002:bool", __import__("re").compile
 
 def load_pipelines(folder: Path) -> dict[str, Pipeline]:
     """Every pipeline below the folder, by name."""
+    return {found.name: load_pipeline(found) for found in declared_folders(folder)}
+
+
+def declared_folders(folder: Path) -> list[Path]:
+    """Where a pipeline is declared, well or badly."""
     if not folder.is_dir():
         raise Refusal(f"{folder}: no such folder; set WEIR_PIPELINES or run this where pipelines/ is")
-    return {path.parent.name: load_pipeline(path.parent) for path in sorted(folder.glob("*/pipeline.yaml"))}
+    return sorted(file.parent for file in folder.glob("*/pipeline.yaml"))
 
 
 def load_named(folder: Path, name: str) -> Pipeline:
     """One pipeline by its name. Others beside it are not read, so their errors do not matter here."""
-    known = sorted(path.parent.name for path in folder.glob("*/pipeline.yaml"))
+    known = [found.name for found in declared_folders(folder)]
     if name not in known:
         hint = nearest(name, known) if known else ""
         raise Refusal(f"{folder}: there is no pipeline '{name}'{hint}")
@@ -161,6 +166,8 @@ def _words_at(path: tuple[str | int, ...]) -> list[str]:
             model = Table
         case ("views", _):
             model = View
+        case ("schedule",):
+            model = Schedule
         case (_, _, "columns", _):
             model = Column
     return [field.alias or name for name, field in model.model_fields.items()]

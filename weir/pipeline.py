@@ -3,10 +3,11 @@
 import hashlib
 import json
 import re
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import date, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, model_validator
 
 from weir.event_time import divides_a_day, format_duration, parse_duration
 from weir.expectations import Expectations, nearest, refusal_at
@@ -26,6 +27,18 @@ SqlType = Annotated[
         r"|decimal\(\d{1,2}, ?\d{1,2}\)|(array|map|struct)<.+>)$"
     ),
 ]
+
+ConnectionId = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,200}$")]
+
+
+def at_least(shortest: timedelta) -> Callable[[timedelta], timedelta]:
+    def check(given: timedelta) -> timedelta:
+        if given < shortest:
+            raise ValueError(f"must be at least {format_duration(shortest)}")
+        return given
+
+    return check
+
 
 COORDINATES = ("topic", "partition", "offset", "received_at")
 """Where a message stands in the log and when it came: columns of every raw row, so no contract may use these names."""
@@ -165,8 +178,27 @@ class View(Declared):
         return self.grain[0]
 
 
+class Schedule(Declared):
+    """When the parts of a pipeline run, who owns it, and who is told. All times are UTC; it changes no number."""
+
+    owner: str = "weir"
+    shift: Annotated[Duration, AfterValidator(at_least(timedelta(seconds=10)))] = timedelta(hours=6)
+    """How long one run of the stream DAG looks after the driver before it hands it over."""
+    microbatch: Annotated[Duration, AfterValidator(at_least(timedelta(minutes=1)))] = timedelta(minutes=5)
+    nightly_at: Annotated[str, StringConstraints(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "02:00"
+    nightly_within: Duration = timedelta(hours=3)
+    """The night is late when it has not ended so long after it was due."""
+    since: date | None = None
+    """The first day that the nightly recomputes by itself. Without it only days from the first start on."""
+    notify: list[ConnectionId] = []
+    """Airflow connections that hear of red runs and late nights: mail (smtp) or a web hook (http)."""
+
+
 class Pipeline(Declared):
     name: Name = Field(alias="pipeline")
+    schedule: Schedule = Schedule()
+    keep_raw: Annotated[Duration, AfterValidator(at_least(timedelta(days=7)))] | None = None
+    """How long raw is kept; None is for ever. No view's numbers depend on it."""
     streams: dict[Name, Stream] = Field(min_length=1)
     tables: dict[Name, Table] = {}
     views: dict[Name, View] = {}
@@ -181,6 +213,8 @@ class Pipeline(Declared):
         for topic in topics:
             if topics.count(topic) > 1:
                 raise ValueError(f"topic '{topic}' is declared twice: one topic carries one stream")
+        if self.keep_raw is not None and self.keep_raw < (least := timedelta(days=7) + self.reach):
+            raise ValueError(f"keep_raw must be at least {format_duration(least)}: a week, and the longest reach of a view")
         for name, stream in self.streams.items():
             for column, table in stream.references.items():
                 stream._must_be_column(column, "references")
@@ -199,6 +233,11 @@ class Pipeline(Declared):
     def sources(self) -> dict[str, Stream | Table]:
         """All that arrives on a topic."""
         return {**self.streams, **self.tables}
+
+    @property
+    def reach(self) -> timedelta:
+        """The longest of its views."""
+        return max((view.reach for view in self.views.values()), default=timedelta(0))
 
     def streams_of(self, view: str) -> list[str]:
         mentioned = relations_in(self.views[view].sql)

@@ -4,7 +4,7 @@ import os
 import secrets
 import socket
 import tempfile
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -50,31 +50,51 @@ class Record(BaseModel):
 
 
 class Identity(Record):
-    """Who a process is. A pid alone can be reused, and a host's clock can jump: all of it together is one process."""
+    """Who a process is. A pid alone can be reused, and a clock can jump: host, boot, pid and start together are one process."""
 
     host: str
     pid: int
     started_at: float
+    """Seconds since the boot, which no clock changes; where the system does not tell that, since 1970."""
     nonce: str
+    boot: str = ""
 
     @staticmethod
-    def of_this_process() -> "Identity":
-        return Identity.of(os.getpid())
+    def of_this_process(nonce: str | None = None) -> "Identity":
+        return Identity.of(os.getpid(), nonce)
 
     @staticmethod
-    def of(pid: int) -> "Identity":
-        return Identity(host=socket.gethostname(), pid=pid, started_at=psutil.Process(pid).create_time(), nonce=secrets.token_hex(8))
+    def of(pid: int, nonce: str | None = None) -> "Identity":
+        nonce = nonce or secrets.token_hex(8)
+        return Identity(host=socket.gethostname(), pid=pid, started_at=_started_at(pid), nonce=nonce, boot=_boot())
 
     def is_on_this_host(self) -> bool:
         return self.host == socket.gethostname()
 
+    def is_known_dead(self) -> bool:
+        """Of a process on another host nothing is known."""
+        return self.is_on_this_host() and not self.is_alive()
+
     def is_alive(self) -> bool:
         """Whether that very process still runs on this host (a zombie does not)."""
         try:
-            process = psutil.Process(self.pid)
-            return abs(process.create_time() - self.started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE
+            same = self.boot == _boot() and abs(_started_at(self.pid) - self.started_at) < 1
+            return same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
+
+
+def _started_at(pid: int) -> float:
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    except FileNotFoundError:
+        return psutil.Process(pid).create_time()
+
+
+def _boot() -> str:
+    file = Path("/proc/sys/kernel/random/boot_id")
+    return file.read_text().strip() if file.exists() else ""
 
 
 class Lease(Record):
@@ -116,6 +136,37 @@ class StopRequest(Record):
     generation: int
     requested_at: datetime
     reason: str
+    hold: bool = False
+    """Nothing but a person's act is to start it again."""
+
+
+class Launch(Record):
+    """A driver that was started, told before it can tell anything itself. Its lease, once it has one, says the rest."""
+
+    nonce: str
+    """The driver's lease will bear it."""
+    identity: Identity
+    """Of the process that was started here: spark-submit, whose child or remote ward the driver is."""
+    log: str
+    outcome: str
+    launched_at: datetime
+
+
+class DriverEnd(Record):
+    """A driver that ended without having been asked to."""
+
+    nonce: str
+    ended_at: datetime
+    lived_seconds: float
+    error: str
+    given_up: bool = False
+    """No restart followed: whoever starts the stream after this begins a new count."""
+
+
+class DriverHistory(Record):
+    """The last ends of a pipeline's drivers."""
+
+    ends: list[DriverEnd] = []
 
 
 class Cell(Record):
@@ -295,6 +346,51 @@ class DirtyDay(Record):
     marked_at: datetime
 
 
+class RawKept(Record):
+    """Since when raw is whole. Days before may have been dropped: what reads them cannot be recomputed."""
+
+    since: date
+    keep_raw: str
+    written_at: datetime
+
+
+class TableFiles(Record):
+    """What housekeeping did to the files of one table. Those removed are files on disk that no version of the last week needs."""
+
+    table: str
+    files_before: int
+    files_after: int
+    compacted: int
+    """Partitions that were rewritten."""
+    files_removed: int
+    bytes_removed: int
+
+
+class ExpiredRows(Record):
+    """Open quarantined rows of one stream with one reason whose time has passed. A row with two reasons stands in two of these."""
+
+    stream: str
+    reason: str
+    rows: int
+    marked: int
+    """Of them, those that this run has marked: they are no longer open."""
+
+
+class HousekeepingReport(Record):
+    """What one housekeeping of a pipeline has tidied away, and what it left for a person to look at."""
+
+    pipeline: str
+    tables: list[TableFiles]
+    days_dropped: dict[str, list[str]]
+    """Of raw, by stream."""
+    days_held: dict[str, str]
+    """Days of raw that are old enough and stay, with the reason."""
+    expired: list[ExpiredRows]
+    removed: list[str]
+    """Old reports, outcomes and stages, by their path below the lake."""
+    seconds: float
+
+
 class Outcome(Record):
     """How a Spark job ended, for whoever started it: a refusal is one line for a person."""
 
@@ -303,7 +399,11 @@ class Outcome(Record):
     report: NightlyReport | None = None
     refined: RefineReport | None = None
     replayed: ReplayReport | None = None
+    housekept: HousekeepingReport | None = None
     lines: list[str] = []
+
+
+KEPT_ENDS = 20
 
 
 class Control:
@@ -321,8 +421,25 @@ class Control:
     def stop_request(self) -> StopRequest | None:
         return StopRequest.read(self.folder / "stop.json")
 
-    def request_stop(self, generation: int, reason: str) -> None:
-        StopRequest(generation=generation, requested_at=utc_now(), reason=reason).write(self.folder / "stop.json")
+    def request_stop(self, generation: int, reason: str, hold: bool = False) -> None:
+        StopRequest(generation=generation, requested_at=utc_now(), reason=reason, hold=hold).write(self.folder / "stop.json")
+
+    def launch(self) -> Launch | None:
+        return Launch.read(self.folder / "launch.json")
+
+    def note_launch(self, launch: Launch) -> None:
+        launch.write(self.folder / "launch.json")
+
+    def history(self) -> list[DriverEnd]:
+        found = DriverHistory.read(self.folder / "history.json")
+        return found.ends if found else []
+
+    def note_end(self, end: DriverEnd) -> None:
+        DriverHistory(ends=[*self.history(), end][-KEPT_ENDS:]).write(self.folder / "history.json")
+
+    def note_giving_up(self) -> None:
+        if ends := self.history():
+            DriverHistory(ends=[*ends[:-1], ends[-1].model_copy(update={"given_up": True})]).write(self.folder / "history.json")
 
     def lease(self) -> Lease | None:
         generations = sorted(self._leases())

@@ -116,7 +116,7 @@ class KafkaState(Record):
     data_bytes: int
 
 
-def _say_nothing(_: str) -> None:
+def say_nothing(_: str) -> None:
     pass
 
 
@@ -138,7 +138,7 @@ def find_java() -> str:
     return java
 
 
-def fetch_jars(say: Say = _say_nothing) -> Path:
+def fetch_jars(say: Say = say_nothing) -> Path:
     """The folder with all jars of ivy.xml, fetched where they are missing.
 
     They become visible by one rename, whole. Of two processes that fetch at once, the second to finish throws its own away.
@@ -224,12 +224,12 @@ def _name_unresolved(log: Path) -> str:
 # --- The broker
 
 
-def start_kafka(home: Home, port: int | None = None, say: Say = _say_nothing) -> KafkaRecord:
+def start_kafka(home: Home, port: int | None = None, say: Say = say_nothing) -> KafkaRecord:
     """One broker that answers: the one that already runs, or a new one on what the last has kept.
 
     A start that was interrupted is taken up again: the broker is recorded before it is waited for.
     """
-    with _lock_stack(home, say):
+    with lock_stack(home, say):
         record = _read_record(home)
         if record is None or not record.is_alive():
             record = _launch_broker(home, record, port, say)
@@ -239,11 +239,11 @@ def start_kafka(home: Home, port: int | None = None, say: Say = _say_nothing) ->
         return record
 
 
-def stop_kafka(home: Home, say: Say = _say_nothing) -> bool:
+def stop_kafka(home: Home, say: Say = say_nothing) -> bool:
     """Stop the broker of this home and nothing else; whether there was one. What it has kept stays."""
     if _read_record(home) is None:
         return False
-    with _lock_stack(home, say):
+    with lock_stack(home, say):
         record = _read_record(home)
         if record is None or not record.is_alive():
             return False
@@ -287,7 +287,7 @@ def bootstrap(home: Home) -> str:
 
 
 @contextmanager
-def _lock_stack(home: Home, say: Say) -> Iterator[None]:
+def lock_stack(home: Home, say: Say) -> Iterator[None]:
     """Only one process at a time starts or stops the stack of a home; the others wait."""
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -319,7 +319,7 @@ def _launch_broker(home: Home, last: KafkaRecord | None, wanted_port: int | None
     home.kafka.mkdir(exist_ok=True, mode=0o700)
     settings = home.kafka / "server.properties"
     settings.write_text(SETTINGS.format(host=HOST, port=port, controller_port=controller_port))
-    with _open_log(home.log("kafka")) as log:
+    with open_log(home.log("kafka")) as log:
         _format_storage(home, java, log)
         say(f"starting Kafka on {HOST}:{port}")
         broker = subprocess.Popen(
@@ -342,13 +342,19 @@ def _build_class_path() -> str:
 
 
 def _choose_ports(last: KafkaRecord | None, wanted: int | None) -> tuple[int, int]:
-    """The wanted port or none; without a wish those of the last start where they are free."""
+    """The broker's own port and its controller's, which must differ."""
+    port = choose_port(last.port if last else None, wanted, "--kafka-port")
+    while (controller := choose_port(last.controller_port if last and last.controller_port != port else None, None, "")) == port:
+        pass
+    return port, controller
+
+
+def choose_port(last: int | None, wanted: int | None, option: str) -> int:
+    """The wanted port or none; without a wish the last one where it is free."""
     if wanted is not None and (obstacle := _find_obstacle(wanted)):
-        raise Refusal(f"port {wanted} on {HOST} {obstacle}: stop what listens there or choose another with --kafka-port")
-    candidates = [*([last.port, last.controller_port] if last else []), *random.sample(PORTS, 100)]
-    free = (candidate for candidate in candidates if candidate != wanted and not _find_obstacle(candidate))
-    port = wanted or next(free)
-    return port, next(free)
+        raise Refusal(f"port {wanted} on {HOST} {obstacle}: stop what listens there or choose another with {option}")
+    candidates = [*([last] if last else []), *random.sample(PORTS, 100)]
+    return wanted or next(candidate for candidate in candidates if not _find_obstacle(candidate))
 
 
 def _find_obstacle(port: int) -> str | None:
@@ -362,7 +368,7 @@ def _find_obstacle(port: int) -> str | None:
     return None
 
 
-def _open_log(log: Path) -> IO[bytes]:
+def open_log(log: Path) -> IO[bytes]:
     """A new log; the one before it is kept beside it."""
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Who may write: the lease, as data and as files."""
+"""Who may write, and what a shift does about a driver: as data and as files."""
 
 import os
 import stat
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from weir.layout import Lake
-from weir.records import Control, Heartbeat, Identity, Lease
+from weir.records import Control, DriverEnd, Heartbeat, Identity, Launch, Lease, StopRequest
 from weir.refusal import Refusal
-from weir.supervision import LEASE_SECONDS, Leave, Take, decide_lease
+from weir.supervision import HOLD_SECONDS, LEASE_SECONDS, Act, Leave, Policy, Seen, Take, decide, decide_lease, name_incurable
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HOLDER = Identity(host="h", pid=1, started_at=1.0, nonce="n")
@@ -79,6 +79,9 @@ def test_a_process_is_known_by_more_than_its_pid() -> None:
     me = Identity.of_this_process()
     assert me.is_alive() and me.is_on_this_host()
     assert not me.model_copy(update={"started_at": me.started_at - 60}).is_alive()
+    assert not me.model_copy(update={"boot": "another"}).is_alive()
+    assert me.model_copy(update={"started_at": me.started_at - 60}).is_known_dead()
+    assert not me.model_copy(update={"host": "elsewhere", "started_at": 0}).is_known_dead()
 
 
 @pytest.mark.parametrize("spelling", ["{0}", "{0}/", "file://{0}", "{0}/../lake", "{1}"])
@@ -92,3 +95,110 @@ def test_a_lake_has_one_name_however_it_is_spelt(tmp_path: Path, spelling: str) 
 def test_a_lake_that_is_no_folder_is_refused() -> None:
     with pytest.raises(Refusal, match="only a local folder"):
         Lake.at("s3://bucket/lake")
+
+
+# --- What a shift does
+
+POLICY = Policy()
+
+
+def end(nonce: str = "e", error: str = "died", seconds_ago: float = 0, lived: float = 5, given_up: bool = False) -> DriverEnd:
+    return DriverEnd(nonce=nonce, ended_at=NOW - timedelta(seconds=seconds_ago), lived_seconds=lived, error=error, given_up=given_up)
+
+
+def launch(nonce: str = "l", seconds_ago: float = 3) -> Launch:
+    return Launch(nonce=nonce, identity=HOLDER, log="the.log", outcome="", launched_at=NOW - timedelta(seconds=seconds_ago))
+
+
+def stop(seconds_ago: float, hold: bool = True, generation: int = 3) -> StopRequest:
+    return StopRequest(generation=generation, requested_at=NOW - timedelta(seconds=seconds_ago), reason="marked failed", hold=hold)
+
+
+YOUNG = LEASE.model_copy(update={"taken_at": NOW - timedelta(seconds=9)})
+FAILED = beat("failed").model_copy(update={"error": "no Kafka broker answers at h:1"})
+TORN = beat("failed").model_copy(update={"error": "view_v: [STREAMING_CHECKPOINT_MISSING_METADATA_FILE] it is gone"})
+
+
+@pytest.mark.parametrize(
+    ("seen", "act", "words"),
+    [
+        (Seen(), Act.START, "no driver has run yet"),
+        (Seen(LEASE, beat()), Act.ADOPT, "is running"),
+        (Seen(LEASE, beat("starting")), Act.ADOPT, "is starting"),
+        (Seen(LEASE.model_copy(update={"taken_at": NOW})), Act.LEAVE, "is starting"),
+        (Seen(launch=launch()), Act.LEAVE, "has not beaten yet"),
+        (Seen(launch=launch(), launched_is_dead=True), Act.RESTART, "ended before its first beat; see the.log"),
+        (Seen(launch=launch(), launched_is_dead=True, last_words="disk full"), Act.RESTART, "disk full"),
+        (Seen(launch=launch(seconds_ago=POLICY.start_seconds + 1)), Act.RESTART, "did not beat within 180 s"),
+        # One that was refused because another runs: the other is adopted.
+        (Seen(LEASE, beat(), launch=launch(), launched_is_dead=True, last_words="shop already has a driver"), Act.ADOPT, "is running"),
+        (Seen(LEASE, beat(), launch=launch()), Act.ADOPT, "is running"),
+        (Seen(LEASE, beat(), holder_is_dead=True), Act.RESTART, "died"),
+        (Seen(LEASE, beat(seconds_ago=LEASE_SECONDS + 1)), Act.RESTART, "fell silent"),
+        (Seen(LEASE, beat(), holder_is_dead=True, launch=launch("n")), Act.RESTART, "died"),
+        (Seen(LEASE, FAILED), Act.RESTART, "no Kafka broker answers"),
+        (Seen(LEASE, TORN), Act.GIVE_UP, "torn checkpoint"),
+        (Seen(LEASE, TORN, history=[end("n", TORN.error or "", given_up=True)]), Act.START, "tried anew"),
+        (Seen(LEASE, beat("stopped")), Act.START, "was stopped"),
+        (Seen(LEASE, beat("stopped"), stop=stop(5)), Act.GIVE_UP, "marked failed; unpause"),
+        (Seen(LEASE, beat("stopped"), stop=stop(HOLD_SECONDS + 1)), Act.START, "marked failed"),
+        (Seen(LEASE, beat("stopped"), stop=stop(5, hold=False)), Act.START, "was stopped"),
+        (Seen(LEASE, beat("stopped"), stop=stop(5, generation=2)), Act.START, "was stopped"),
+        # An end that is already booked is not booked again.
+        (Seen(LEASE, FAILED, history=[end("n")]), Act.RESTART, "1. time in a row"),
+        (Seen(YOUNG, beat(), holder_is_dead=True, history=[end(str(n)) for n in range(4)]), Act.GIVE_UP, "crash loop: 5 drivers"),
+        (Seen(YOUNG, FAILED, history=[*(end(str(n)) for n in range(4)), end("h", lived=4_000)]), Act.RESTART, "2. time in a row"),
+        (Seen(LEASE, FAILED, history=[*(end(str(n)) for n in range(4)), end("g", given_up=True)]), Act.RESTART, "1. time in a row"),
+    ],
+)
+def test_what_a_shift_does_follows_from_the_records(seen: Seen, act: Act, words: str) -> None:
+    verdict = decide(seen, POLICY, NOW)
+    assert (verdict.act, words in verdict.reason) == (act, True), verdict
+
+
+def test_each_crash_in_a_row_is_answered_after_a_longer_wait_with_jitter() -> None:
+    waits = [decide(Seen(history=[end(f"{n}-{k}") for k in range(n)]), POLICY, NOW).wait_seconds for n in range(1, 5)]
+    for number, wait in enumerate(waits):
+        assert 0.8 <= wait / (POLICY.first_wait_seconds * 2**number) <= 1.2
+    others = {decide(Seen(history=[end(nonce)]), POLICY, NOW).wait_seconds for nonce in "abcdef"}
+    assert len(others) == 6, "all drivers of a crashed machine must not start in the same moment"
+    patient = Policy(crashes=100)
+    longest = decide(Seen(history=[end(str(n)) for n in range(50)]), patient, NOW).wait_seconds
+    assert longest <= patient.longest_wait_seconds * 1.2
+
+
+def test_the_wait_goes_by_and_asking_again_changes_nothing() -> None:
+    history = [end("x", seconds_ago=2)]
+    first = decide(Seen(history=history), POLICY, NOW)
+    again = decide(Seen(history=history), POLICY, NOW + timedelta(seconds=1))
+    assert first.wait_seconds - again.wait_seconds == pytest.approx(1)
+    assert decide(Seen(history=history), POLICY, NOW + timedelta(minutes=1)).wait_seconds == 0
+
+
+def test_an_end_is_booked_once_and_the_book_is_short(tmp_path: Path) -> None:
+    control = Control(tmp_path)
+    for number in range(60):
+        control.note_end(end(str(number)))
+    assert [booked.nonce for booked in control.history()] == [str(n) for n in range(40, 60)]
+    control.note_giving_up()
+    assert [booked.given_up for booked in control.history()][-2:] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("view_v: [STREAMING_CHECKPOINT_MISSING_METADATA_FILE] …", "torn checkpoint"),
+        ("archive: Incomplete log file: offsets/3", "torn checkpoint"),
+        ("archive: Some data may have been lost because they are not available in Kafka any more", "lost offsets"),
+        ("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] …", "incompatible state"),
+        ("topic shop.orders is not on 127.0.0.1:1: run `weir up`, or create it there", "refused"),
+        ("no Kafka broker answers at 127.0.0.1:1: run `weir up`, or correct WEIR_KAFKA", None),
+        ("No space left on device", None),
+        ("Java heap space", None),
+        ("died", None),
+        (None, None),
+    ],
+)
+def test_only_what_a_restart_repeats_is_incurable(error: str | None, name: str | None) -> None:
+    found = name_incurable(error)
+    assert (found.name if found else None) == name

@@ -1,4 +1,4 @@
-"""Named points at which a test can make a driver die. They do nothing unless WEIR_FAULT is set: `phase:batch:action`."""
+"""Named points at which a test can make a process die. They do nothing unless WEIR_FAULT is set: `phase:batch:action`."""
 
 import os
 import signal

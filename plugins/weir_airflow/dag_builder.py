@@ -1,0 +1,162 @@
+"""Declarations → DAGs. Runs in the DAG processor every few seconds: it imports no engine and reads nothing but declarations.
+
+A declaration that cannot be loaded keeps its DAGs, so that their history stays: each says the line and fails with it. The others go on.
+"""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+from weir.layout import HOUSEKEEPING_DAG, MICROBATCH, NIGHTLY, SHIFT_TASK, STREAM, Home, accepted_asset, dag_id, view_asset
+from weir.loader import declared_folders, load_pipeline
+from weir.pipeline import Pipeline
+from weir.refusal import Refusal
+from weir_airflow.alerts import TellConnections, tell_of_late_night
+from weir_airflow.operators import BrokenDeclaration, Gate, SparkJob, StreamShift
+
+BEFORE_ALL_DAYS = datetime(2020, 1, 1, tzinfo=UTC)
+"""Days before a pipeline's start can be backfilled too."""
+
+TAGS = ["weir"]
+PATIENT: dict[str, Any] = {
+    "retries": 3,
+    "retry_delay": timedelta(seconds=30),
+    "retry_exponential_backoff": True,
+    "max_retry_delay": timedelta(minutes=5),
+}
+"""A worker that dies, a broker that is away: tried again. What a person has to change fails at once."""
+
+
+def build_all(home: Home) -> dict[str, DAG]:
+    """All DAGs by id."""
+    dags: list[DAG] = []
+    pipelines: list[str] = []
+    for folder in declared_folders(home.pipelines):
+        try:
+            dags += build_dags(load_pipeline(folder))
+            pipelines.append(folder.name)
+        except Refusal as refusal:
+            dags += [_broken(folder, part, str(refusal)) for part in (STREAM, MICROBATCH, NIGHTLY)]
+    if pipelines:
+        dags.append(_housekeeping(pipelines))
+    return {dag.dag_id: dag for dag in dags}
+
+
+def build_dags(pipeline: Pipeline) -> list[DAG]:
+    return [_stream(pipeline), _microbatch(pipeline), _nightly(pipeline)]
+
+
+def _stream(pipeline: Pipeline) -> DAG:
+    """One run is one shift; the next begins at once. A failed one pauses the DAG: what failed needs a person."""
+    told = _common(pipeline, STREAM, "looks after the driver of the speed layer, one shift after the other")
+    with DAG(schedule="@continuous", max_active_runs=1, max_consecutive_failed_dag_runs=1, **told) as dag:
+        # A worker that dies is no reason to give the stream up: it is adopted by the next try, soon.
+        StreamShift(
+            task_id=SHIFT_TASK,
+            pipeline=pipeline.name,
+            shift_seconds=pipeline.schedule.shift.total_seconds(),
+            retries=10,
+            retry_delay=timedelta(seconds=5),
+        )
+    return dag
+
+
+def _microbatch(pipeline: Pipeline) -> DAG:
+    """Validates and publishes what was archived since the last run."""
+    told = _common(pipeline, MICROBATCH, "validates what was archived and publishes it: accepted rows, and those set aside")
+    assets = [Asset(name=f"{pipeline.name}.{source}", uri=accepted_asset(pipeline.name, source)) for source in pipeline.sources]
+    with DAG(schedule=pipeline.schedule.microbatch, max_active_runs=1, **told) as dag:
+        refine = SparkJob(task_id="refine", pipeline=pipeline.name, module="refine_job", **PATIENT)
+        refine >> Gate(task_id="gate", pipeline=pipeline.name, of=refine.task_id, outlets=assets)
+    return dag
+
+
+def _nightly(pipeline: Pipeline) -> DAG:
+    """Recomputes the day that its data interval begins on; one day at a time, so that a backfill goes in order."""
+    told = _common(pipeline, NIGHTLY, "recomputes a day from the archive and compares it with what was streamed")
+    schedule, assets = pipeline.schedule, []
+    for view in pipeline.views:
+        assets.append(Asset(name=f"{pipeline.name}.{view}", uri=view_asset(pipeline.name, view)))
+    hour, minute = schedule.nightly_at.split(":")
+    told["start_date"] = datetime.combine(schedule.since, datetime.min.time(), UTC) if schedule.since else BEFORE_ALL_DAYS
+    late = DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=schedule.nightly_within,
+        callback=AsyncCallback(tell_of_late_night, {"pipeline": pipeline.name, "connections": schedule.notify}),
+    )
+    table = CronDataIntervalTimetable(f"{int(minute)} {int(hour)} * * *", timezone="UTC")
+    told["catchup"] = schedule.since is not None
+    with DAG(schedule=table, max_active_runs=1, deadline=late, **told) as dag:
+        options = ["--day", "{{ data_interval_start | ds }}"]
+        recompute = SparkJob(task_id="recompute", pipeline=pipeline.name, module="nightly_job", options=options, **PATIENT)
+        recompute >> Gate(task_id="gate", pipeline=pipeline.name, of=recompute.task_id, outlets=assets)
+    return dag
+
+
+def _housekeeping(pipelines: list[str]) -> DAG:
+    """Keeps the tables small: one task for each pipeline, one after the other."""
+    with DAG(
+        HOUSEKEEPING_DAG,
+        schedule="30 4 * * *",
+        description="compacts tables, keeps to the retention, warns of quarantined rows that expire",
+        start_date=BEFORE_ALL_DAYS,
+        catchup=False,
+        max_active_runs=1,
+        max_active_tasks=1,
+        tags=TAGS,
+    ) as dag:
+        for pipeline in pipelines:
+            SparkJob(task_id=pipeline, pipeline=pipeline, module="housekeeping_job", **PATIENT)
+    return dag
+
+
+def _broken(folder: Path, part: str, line: str) -> DAG:
+    tasks = {STREAM: [SHIFT_TASK], MICROBATCH: ["refine", "gate"], NIGHTLY: ["recompute", "gate"]}
+    first_line = line.splitlines()[0]
+    with DAG(
+        dag_id(folder.name, part),
+        schedule=None,
+        description=f"the declaration cannot be loaded: {first_line}",
+        doc_md=f"The declaration cannot be loaded:\n\n```\n{line}\n```\n\nThe DAG comes back as soon as it can.",
+        start_date=BEFORE_ALL_DAYS,
+        tags=[*TAGS, folder.name, "broken"],
+    ) as dag:
+        for task in tasks[part]:
+            BrokenDeclaration(task_id=task, line=line)
+    return dag
+
+
+def _common(pipeline: Pipeline, part: str, does: str) -> dict[str, Any]:
+    connections = pipeline.schedule.notify
+    return {
+        "dag_id": dag_id(pipeline.name, part),
+        "description": f"{pipeline.name}: {does}",
+        "doc_md": describe(pipeline),
+        "start_date": BEFORE_ALL_DAYS,
+        "catchup": False,
+        "tags": [*TAGS, pipeline.name],
+        "default_args": {"owner": pipeline.schedule.owner},
+        "on_failure_callback": [TellConnections(pipeline.name, connections)] if connections else None,
+    }
+
+
+def describe(pipeline: Pipeline) -> str:
+    """The declaration for people, in Markdown."""
+    schedule = pipeline.schedule
+    lines = [f"# {pipeline.name}", "", "| stream | topic | identity | event time | waits | rules |", "|---|---|---|---|---|---|"]
+    for name, stream in pipeline.streams.items():
+        waits = f"{stream.lateness.total_seconds() / 60:g} min"
+        told = (name, f"`{stream.topic}`", stream.identity, stream.occurred_at, waits, str(len(stream.expectations)))
+        lines.append(f"| {' | '.join(told)} |")
+    if pipeline.tables:
+        lines += ["", "| table | topic | key | rules |", "|---|---|---|---|"]
+        lines += [f"| {name} | `{table.topic}` | {table.key} | {len(table.expectations)} |" for name, table in pipeline.tables.items()]
+    for name, view in pipeline.views.items():
+        lines += ["", f"**{name}**, one cell for each {', '.join(view.grain)}:", "", "```sql", view.sql.strip(), "```"]
+    every = f"{schedule.microbatch.total_seconds() / 60:g} minutes"
+    lines += ["", f"Micro-batch every {every}; nightly at {schedule.nightly_at} UTC; owner {schedule.owner}."]
+    return "\n".join(lines)

@@ -1,0 +1,254 @@
+"""What Weir's DAGs are made of: a shift over a stream's driver, a Spark job with an outcome, the gate that turns red."""
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink, Connection, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
+
+from weir.event_time import utc_now
+from weir.faults import fault_point
+from weir.jobs import job_arguments
+from weir.layout import Home, job_script
+from weir.records import Control, Identity, Launch, Outcome
+from weir.refusal import Refusal
+from weir.supervision import Act, Policy, decide, observe
+from weir_airflow.triggers import HeartbeatTrigger
+
+SPARK_CONNECTION = "spark_default"
+PIPELINE_LINK, REPORT_LINK = "weir_pipeline", "weir_report"
+
+
+class ReportLink(BaseOperatorLink):
+    """From a task to the report of what it judged."""
+
+    name = "Report"
+
+    @property
+    def xcom_key(self) -> str:
+        return REPORT_LINK
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        return f"/weir/{getattr(operator, 'pipeline', '')}/quality/index.html"
+
+
+class StreamShift(BaseOperator):
+    """Starts the pipeline's driver or adopts the one that runs, and looks after it without a slot; at its end it hands it over alive.
+
+    Known hole: between starting spark-submit and the driver's lease a worker may die. The next try may then start a second one; the
+    lease refuses it before it has written anything, and the first is adopted.
+    """
+
+    ui_color = "#d5eef2"
+    template_fields: Sequence[str] = ()
+
+    def __init__(self, *, pipeline: str, shift_seconds: float, connection: str = SPARK_CONNECTION, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline, self.shift_seconds, self.connection = pipeline, shift_seconds, connection
+
+    def execute(self, context: Context) -> None:
+        self._look_after(context, utc_now() + timedelta(seconds=self.shift_seconds))
+
+    def resume(self, context: Context, event: dict[str, Any], shift_ends_at: str) -> dict[str, Any] | None:
+        ends_at = datetime.fromisoformat(shift_ends_at)
+        self.log.info(event["what"])
+        if event["what"] == "the shift is over":
+            seen = observe(self._control)
+            assert seen.lease is not None
+            self.log.info("handed over alive: process %s, generation %s", seen.lease.holder.pid, seen.lease.generation)
+            return {"generation": seen.lease.generation, "pid": seen.lease.holder.pid, "host": seen.lease.holder.host}
+        self._look_after(context, ends_at)
+        return None
+
+    def on_kill(self) -> None:
+        """A person ended the task in the moment in which it was not deferred."""
+        if lease := self._control.lease():
+            self._control.request_stop(lease.generation, "its task was ended in Airflow")
+
+    @property
+    def _control(self) -> Control:
+        return Control(Home.from_environment().lake.control(self.pipeline))
+
+    def _look_after(self, context: Context, ends_at: datetime) -> None:
+        control = self._control
+        seen = observe(control)
+        verdict = decide(seen, Policy(), utc_now())
+        self.log.info("%s: %s", verdict.act.value, verdict.reason)
+        if verdict.ended:
+            control.note_end(verdict.ended)
+        if verdict.act == Act.GIVE_UP:
+            control.note_giving_up()
+            raise AirflowFailException(verdict.reason)
+        if verdict.act in (Act.START, Act.RESTART):
+            if verdict.wait_seconds > 0:
+                self.log.info("starting it again in %.0f s", verdict.wait_seconds)
+                self._defer(context, ends_at, utc_now() + timedelta(seconds=verdict.wait_seconds))
+            launched = launch_driver(self.pipeline, self.connection, control)
+            self.log.info("started process %s; its log: %s", launched.identity.pid, launched.log)
+            _remember(context, {"nonce": launched.nonce, "pid": launched.identity.pid, "host": launched.identity.host})
+        elif seen.lease:
+            holder = seen.lease.holder
+            _remember(context, {"nonce": holder.nonce, "pid": holder.pid, "host": holder.host, "generation": seen.lease.generation})
+        self._defer(context, ends_at, None)
+
+    def _defer(self, context: Context, ends_at: datetime, wake_at: datetime | None) -> None:
+        ti = context["ti"]
+        told = ends_at.isoformat()
+        trigger = HeartbeatTrigger(
+            pipeline=self.pipeline,
+            control=str(self._control.folder),
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            shift_ends_at=told,
+            wake_at=wake_at.isoformat() if wake_at else None,
+        )
+        self.defer(trigger=trigger, method_name="resume", kwargs={"shift_ends_at": told})
+
+
+def _remember(context: Context, identity: dict[str, Any]) -> None:
+    """Put the driver's identity where the task's page shows it and every try finds it. The lease stays the one truth."""
+    context["task_state_store"].set("driver", identity)
+
+
+def launch_driver(pipeline: str, connection: str, control: Control) -> Launch:
+    """Start spark-submit in a session of its own: what ends the task does not end it."""
+    home, nonce = Home.from_environment(), secrets.token_hex(8)
+    name = f"{pipeline}-stream_job-{utc_now():%Y%m%dT%H%M%S}-{nonce[:4]}"
+    outcome, log = home.lake.outcome(pipeline, name), home.log(name)
+    try:
+        arguments = job_arguments(home, pipeline, _brokers(home), outcome, ["--launch", nonce])
+        hook = SparkSubmitHook(conn_id=_checked(connection), name=name, jars=_jars(), conf=_python(), application_args=arguments)
+    except Refusal as refusal:
+        raise AirflowException(str(refusal)) from None
+    command = hook._build_spark_submit_command(str(job_script("stream_job")))
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=os.environ | (hook._env or {})
+            )
+    except FileNotFoundError:
+        raise AirflowFailException(f"{command[0]} is not on the PATH of this worker: install PySpark or Spark there") from None
+    fault_point("after_submit_before_store", 0)
+    launch = Launch(nonce=nonce, identity=Identity.of(process.pid), log=str(log), outcome=str(outcome), launched_at=utc_now())
+    control.note_launch(launch)
+    return launch
+
+
+class SparkJob(SparkSubmitOperator):
+    """One of Weir's batch jobs as an ordinary Spark task. A gate that blocked is no failure of the job: the task behind it says so."""
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "options")
+    operator_extra_links = (ReportLink(),)
+
+    def __init__(self, *, pipeline: str, module: str, options: list[str] | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("conn_id", SPARK_CONNECTION)
+        super().__init__(application=str(job_script(module)), name=f"weir-{pipeline}-{module}", **kwargs)
+        self.pipeline, self.module, self.options = pipeline, module, options or []
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's tells nothing
+        home = Home.from_environment()
+        outcome_file = home.lake.outcome(self.pipeline, f"{self.task_id}-{context['ti'].id}")
+        outcome_file.unlink(missing_ok=True)
+        try:
+            _checked(self._conn_id)
+            self.application_args = job_arguments(home, self.pipeline, "", outcome_file, self.options)
+            self.jars, self.conf = _jars(), _python()
+        except Refusal as refusal:
+            raise AirflowFailException(str(refusal)) from None
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            if Outcome.read(outcome_file) is None:
+                raise AirflowException(f"the job ended without a word; see above. {str(error).splitlines()[-1]}") from None
+        try:
+            return self._told(Outcome.read(outcome_file) or Outcome())
+        finally:
+            outcome_file.unlink(missing_ok=True)
+
+    def _told(self, outcome: Outcome) -> dict[str, Any]:
+        """What the gate has to know; raises what ended the job before there was anything to judge."""
+        blocked: list[str] = []
+        if outcome.refined:
+            for gate in outcome.refined.streams:
+                blocked += [f"{gate.stream}: {reason}" for reason in gate.reasons if gate.decision == "BLOCK"]
+        if outcome.report:
+            for view in outcome.report.views:
+                blocked += [f"{view.view}: {reason}" for reason in view.gate if view.decision == "BLOCK"]
+        if outcome.refusal:
+            raise AirflowFailException(outcome.refusal)
+        if outcome.failure and not blocked:
+            raise AirflowException(outcome.failure)
+        return {
+            "blocked": blocked,
+            "published": [g.stream for g in outcome.refined.streams if g.decision != "BLOCK"] if outcome.refined else [],
+        }
+
+
+class Gate(BaseOperator):
+    """Green when the job's gates let everything pass; else red, with each reason and where the report is."""
+
+    ui_color = "#f2e6d5"
+    operator_extra_links = (ReportLink(),)
+
+    def __init__(self, *, pipeline: str, of: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline, self.of = pipeline, of
+
+    def execute(self, context: Context) -> None:
+        told = context["ti"].xcom_pull(task_ids=self.of) or {"blocked": [f"{self.of} told nothing"]}
+        if told["blocked"]:
+            raise AirflowFailException(f"blocked: {'; '.join(told['blocked'])}. Report: {ReportLink().get_link(self, ti_key=None)}")
+        self.log.info("passed")
+
+
+class BrokenDeclaration(BaseOperator):
+    """Stands where a task of a declaration that cannot be loaded stood, and says why."""
+
+    def __init__(self, *, line: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.line = line
+
+    def execute(self, context: Context) -> None:
+        raise AirflowFailException(self.line)
+
+    def resume(self, context: Context, event: dict[str, Any], **_: Any) -> None:
+        raise AirflowFailException(self.line)
+
+
+def _checked(connection: str) -> str:
+    """The Spark hook would take YARN for a connection that is not there."""
+    try:
+        found = Connection.get(connection)
+    except (AirflowException, AirflowRuntimeError):
+        raise Refusal(
+            f"there is no connection '{connection}': add it with `airflow connections add {connection} --conn-type spark …`"
+        ) from None
+    if not found.host:
+        raise Refusal(f"connection '{connection}' names no master: set its host, for example local[*] or spark://host:7077")
+    return connection
+
+
+def _brokers(home: Home) -> str:
+    from weir.stack import bootstrap
+
+    return bootstrap(home)
+
+
+def _jars() -> str:
+    from weir.stack import spark_jars
+
+    return ",".join(str(jar) for jar in spark_jars())
+
+
+def _python() -> dict[str, str]:
+    """Spark would start whatever python3 is on the PATH, which may know none of our packages."""
+    return {"spark.pyspark.python": sys.executable}

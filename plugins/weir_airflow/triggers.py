@@ -1,0 +1,124 @@
+"""Waits beside a driver without holding a slot: reads its records until the shift is over or something has to be decided."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from weir.event_time import utc_now
+from weir.records import Control, Heartbeat
+from weir.supervision import BEAT_SECONDS, Act, Policy, decide, observe
+
+SAY_SECONDS = 30
+"""A batch ends every second; its line every half a minute is enough to see a stream move, and a shift's log stays small."""
+
+KILL_MARGIN_SECONDS = 5
+
+
+class HeartbeatTrigger(BaseTrigger):
+    """Fires once: at the end of the shift, at `wake_at`, or when the driver is no longer one to be left alone.
+
+    What a person does to the deferred task arrives in on_kill; a triggerer that ends or moves touches nothing.
+    """
+
+    def __init__(
+        self, pipeline: str, control: str, dag_id: str, run_id: str, task_id: str, shift_ends_at: str, wake_at: str | None
+    ) -> None:
+        super().__init__()
+        self.pipeline, self.control, self.shift_ends_at, self.wake_at = pipeline, control, shift_ends_at, wake_at
+        self.of_dag, self.of_run, self.of_task = dag_id, run_id, task_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        told = {"pipeline": self.pipeline, "control": self.control, "shift_ends_at": self.shift_ends_at, "wake_at": self.wake_at}
+        place = {"dag_id": self.of_dag, "run_id": self.of_run, "task_id": self.of_task}
+        return f"{type(self).__module__}.{type(self).__qualname__}", told | place
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        control, ends_at = Control(Path(self.control)), datetime.fromisoformat(self.shift_ends_at)
+        wake_at = datetime.fromisoformat(self.wake_at) if self.wake_at else None
+        told = _Told()
+        while True:
+            now = utc_now()
+            if wake_at:
+                if now >= wake_at:
+                    yield TriggerEvent({"what": "the wait is over"})
+                    return
+            else:
+                seen = await asyncio.to_thread(observe, control)
+                if line := told.line(seen.heartbeat):
+                    self.log.info(line)
+                verdict = decide(seen, Policy(), now)
+                if verdict.act not in (Act.ADOPT, Act.LEAVE):
+                    yield TriggerEvent({"what": verdict.reason})
+                    return
+                if now >= ends_at and verdict.act == Act.ADOPT:
+                    yield TriggerEvent({"what": "the shift is over"})
+                    return
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def on_kill(self) -> None:
+        """Marked failed or cleared: the driver stops at a batch border, or is killed at the deadline. Marked success: it runs on."""
+        task, run = await asyncio.to_thread(self._states)
+        control = Control(Path(self.control))
+        seen = await asyncio.to_thread(observe, control)
+        if task == "success":
+            self.log.info("marked success: the driver is let go and runs on; the next shift adopts it")
+            return
+        if seen.lease is None:
+            return
+        reason = "its task was marked failed in Airflow" if task == "failed" else "its task was cleared in Airflow"
+        self.log.info("%s: asking the driver to stop at a batch border", reason)
+        control.request_stop(seen.lease.generation, reason, hold=task == "failed" and run == "failed")
+        deadline = time.monotonic() + conf.getint("triggerer", "on_kill_timeout", fallback=30) - KILL_MARGIN_SECONDS
+        while time.monotonic() < deadline:
+            beat = control.heartbeat()
+            if seen.lease.holder.is_known_dead() or (
+                beat and beat.generation >= seen.lease.generation and beat.state in ("stopped", "failed")
+            ):
+                self.log.info("the driver has stopped")
+                return
+            await asyncio.sleep(0.5)
+        if seen.lease.holder.is_on_this_host() and seen.lease.holder.is_alive():
+            self.log.warning("the driver has not stopped in time: killing process %s", seen.lease.holder.pid)
+            os.killpg(os.getpgid(seen.lease.holder.pid), signal.SIGKILL)
+
+    def _states(self) -> tuple[str | None, str | None]:
+        """Of the task and of its run, as the person left them."""
+        states = RuntimeTaskInstance.get_task_states(dag_id=self.of_dag, task_ids=[self.of_task], run_ids=[self.of_run])
+        return states.get(self.of_run, {}).get(self.of_task), RuntimeTaskInstance.get_dagrun_state(self.of_dag, self.of_run)
+
+
+class _Told:
+    """What the log has last said of a driver: a line for each new state, and for each new batch at most one in a while."""
+
+    def __init__(self) -> None:
+        self.state: tuple[int, str] | None = None
+        self.batches: dict[str, int | None] = {}
+        self.at = utc_now() - timedelta(seconds=SAY_SECONDS)
+
+    def line(self, beat: Heartbeat | None) -> str | None:
+        if beat is None:
+            return None
+        state, batches = (beat.generation, beat.state), {name: pulse.batch for name, pulse in beat.queries.items()}
+        is_new = state != self.state or (batches != self.batches and utc_now() - self.at >= timedelta(seconds=SAY_SECONDS))
+        if not is_new:
+            return None
+        self.state, self.batches, self.at = state, batches, utc_now()
+        return describe_beat(beat)
+
+
+def describe_beat(beat: Heartbeat) -> str:
+    """One line: state, and of each query its rate, lag, watermark and last batch."""
+    parts = [f"generation {beat.generation} (process {beat.holder.pid}) is {beat.state}"]
+    for name, pulse in beat.queries.items():
+        watermark = f", watermark {pulse.watermark:%Y-%m-%d %H:%M:%S}" if pulse.watermark else ""
+        parts.append(f"{name}: batch {pulse.batch}, {pulse.rows_per_second:,.0f}/s, {pulse.behind:,} behind{watermark}")
+    return "; ".join(parts) + (f"; {beat.error}" if beat.error else "")
