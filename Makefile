@@ -7,7 +7,7 @@ help:
 	@echo "make demo   run the shop for a day: stream, batch, comparison, report"
 	@echo "make test   check the code and run all tests"
 	@echo "make soak   the slow tests beside them"
-	@echo "make up     start Kafka on this machine and leave it running (make down stops it)"
+	@echo "make up     start Kafka and Airflow on this machine and leave them running (make down stops them)"
 	@echo "make bench  measure the throughput against bare Spark, and what quality costs"
 
 $(READY): prepare.py requirements.lock pyproject.toml ivy.xml
@@ -26,7 +26,7 @@ lint: $(READY)
 	@.venv/bin/ruff check --no-cache .
 	@.venv/bin/ruff format --no-cache --check .
 	@.venv/bin/mypy
-	@.venv/bin/lint-imports --no-logo
+	@PYTHONPATH=plugins .venv/bin/lint-imports --no-logo
 
 test: lint
 	@.venv/bin/python -m pytest

@@ -10,7 +10,7 @@ import argparse
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -21,10 +21,10 @@ from spark_jobs.reconcile import compare_cells
 from spark_jobs.session import build_session
 from spark_jobs.tables import exists, read, replace_day, with_day
 from spark_jobs.transform import compute_view, judged_rows, mark_first
-from weir.event_time import day_bounds, utc_now
+from weir.event_time import day_bounds, first_raw_day, utc_now
 from weir.layout import view_query
 from weir.pipeline import Stream
-from weir.records import Decision, DirtyDay, NightlyReport, Outcome, StreamDay, ViewComparison
+from weir.records import Decision, DirtyDay, NightlyReport, Outcome, RawKept, StreamDay, ViewComparison
 from weir.refusal import Refusal
 
 
@@ -34,14 +34,11 @@ class Night:
     def __init__(self, spark: SparkSession, call: Call, day: date) -> None:
         self.spark, self.call, self.day = spark, call, day
         self.start, self.end = day_bounds(day)
-        reaches = [view.reach for view in call.pipeline.views.values()]
-        self.reach = max(reaches, default=timedelta(0))
         self.ranked = {name: self._ranked(name) for name in call.pipeline.sources}
 
     def _ranked(self, source: str) -> DataFrame:
         """Every message that can belong to the day, judged, the first of each identity marked. Kept for all views."""
-        # An event may be ahead of its arrival by the future tolerance, so the day before can hold it.
-        earliest = (self.start - self.reach - timedelta(days=1)).date()
+        earliest = first_raw_day(self.day, self.call.pipeline.reach)
         raw = read(self.spark, self.call.lake.raw(self.call.pipeline.name))
         raw = raw.filter((F.col("stream") == source) & (F.col("received_on") >= F.lit(earliest)))
         contract = self.call.pipeline.sources[source]
@@ -122,11 +119,21 @@ def _total(groups: Iterable[Row]) -> int:
     return sum(group["count"] for group in groups)
 
 
+def _refuse_without_raw(call: Call) -> None:
+    """A day whose raw was dropped would be replaced by what is left of it."""
+    kept = RawKept.read(call.lake.raw_kept(call.pipeline.name))
+    if kept and first_raw_day(call.options.day, call.pipeline.reach) < kept.since:
+        raise Refusal(
+            f"{call.options.day} cannot be recomputed: raw before {kept.since} was dropped (keep_raw: {kept.keep_raw}); its cells stay"
+        )
+
+
 def nightly(call: Call) -> Outcome:
     began = time.monotonic()
     spark = build_session(f"weir {call.pipeline.name} nightly")
     if not exists(spark, call.lake.raw(call.pipeline.name)):
         raise Refusal(f"nothing of '{call.pipeline.name}' is archived yet: run `weir stream {call.pipeline.name}` first")
+    _refuse_without_raw(call)
     mark = call.lake.dirty_days(call.pipeline.name) / f"{call.options.day}.json"
     dirty = DirtyDay.read(mark)
     night = Night(spark, call, call.options.day)

@@ -9,6 +9,7 @@
 Whoever starts next finishes a plan that is still there. A stage without a plan never passed a gate, and is thrown away.
 """
 
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,23 @@ def _quarantined_rows(staged: DataFrame, source: str, batch: int) -> DataFrame:
         "received_on": F.to_date("received_at"),
     }
     return rows.select(*(named.get(column, F.col(column)).alias(column) for column in QUARANTINED))
+
+
+def open_rows(spark: SparkSession, lake: Lake, pipeline: str) -> DataFrame:
+    """The quarantined rows that nobody has acted on."""
+    rows = read(spark, lake.quarantined(pipeline))
+    if exists(spark, lake.quarantine_acts(pipeline)):
+        place = ["stream", "topic", "partition", "offset"]
+        rows = rows.join(read(spark, lake.quarantine_acts(pipeline)).select(*place), place, "left_anti")
+    return rows
+
+
+def mark_rows(rows: DataFrame, lake: Lake, pipeline: str, source: str, act: str, note: str) -> int:
+    """Write down what was done about these rows, and give their number. They stay in the table, and are no longer open."""
+    acts = acts_on(rows, source, act, note).localCheckpoint()
+    writer = app_id(pipeline, f"{act}_{source}", secrets.token_hex(8))
+    append_once(acts, lake.quarantine_acts(pipeline), ["stream"], writer, 0, {"act": act, "note": note})
+    return acts.count()
 
 
 def acts_on(rows: DataFrame, source: str, act: str, note: str) -> DataFrame:

@@ -12,31 +12,28 @@ from pyspark.sql import functions as F
 
 from quality.gate import Validation, decide, validate
 from spark_jobs.entry import Call, run_job
-from spark_jobs.publish import Shelf, acts_on
+from spark_jobs.publish import Shelf, mark_rows, open_rows
 from spark_jobs.session import build_session
-from spark_jobs.tables import append_once, exists, read
+from spark_jobs.tables import exists
 from weir.event_time import utc_now
-from weir.layout import REPLAY, Lake, app_id
+from weir.layout import REPLAY, Lake
 from weir.pipeline import COORDINATES, nearest
 from weir.records import Control, Outcome, PublishPlan, RefineCursor, ReplayReport
 from weir.refusal import Refusal
 from weir.supervision import hold_lease
 
 
-def open_rows(spark: SparkSession, lake: Lake, pipeline: str, options: argparse.Namespace) -> DataFrame:
+def asked_rows(spark: SparkSession, lake: Lake, pipeline: str, options: argparse.Namespace) -> DataFrame:
     """The quarantined rows of a stream that nobody has acted on, by rule and day of arrival."""
     if not exists(spark, lake.quarantined(pipeline)):
         raise Refusal(f"nothing of '{pipeline}' is in quarantine")
-    rows = read(spark, lake.quarantined(pipeline)).filter(F.col("stream") == options.stream)
+    rows = open_rows(spark, lake, pipeline).filter(F.col("stream") == options.stream)
     if options.rule:
         rows = rows.filter(F.array_contains("reasons", options.rule))
     if options.since:
         rows = rows.filter(F.col("received_on") >= options.since)
     if options.until:
         rows = rows.filter(F.col("received_on") <= options.until)
-    if exists(spark, lake.quarantine_acts(pipeline)):
-        acts = read(spark, lake.quarantine_acts(pipeline)).filter(F.col("stream") == options.stream)
-        rows = rows.join(acts.select("topic", "partition", "offset"), ["topic", "partition", "offset"], "left_anti")
     return rows
 
 
@@ -81,14 +78,6 @@ def replay(call: Call, spark: SparkSession, shelf: Shelf, rows: DataFrame) -> tu
     return report, plan
 
 
-def discard(call: Call, rows: DataFrame, shelf: Shelf) -> int:
-    """Mark rows as discarded. They stay in the table, and are no longer open."""
-    acts = acts_on(rows, shelf.source, "discarded", call.options.note).localCheckpoint()
-    writer = app_id(call.pipeline.name, f"discard_{shelf.source}", secrets.token_hex(8))
-    append_once(acts, call.lake.quarantine_acts(call.pipeline.name), ["stream"], writer, 0, {"act": "discarded", "note": call.options.note})
-    return acts.count()
-
-
 def act(call: Call) -> Outcome:
     options, sources = call.options, call.pipeline.sources
     if options.stream not in sources:
@@ -97,9 +86,10 @@ def act(call: Call) -> Outcome:
         spark = build_session(f"weir {call.pipeline.name} quarantine")
         shelf = Shelf(spark, call.lake, call.pipeline, options.stream)
         shelf.finish(check_lease)
-        rows = open_rows(spark, call.lake, call.pipeline.name, options)
+        rows = asked_rows(spark, call.lake, call.pipeline.name, options)
         if options.act == "discard":
-            return Outcome(lines=[str(discard(call, rows, shelf))])
+            count = mark_rows(rows, call.lake, call.pipeline.name, shelf.source, "discarded", options.note)
+            return Outcome(lines=[str(count)])
         report, plan = replay(call, spark, shelf, rows)
         if plan:
             shelf.publish(plan, check_lease)

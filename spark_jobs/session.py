@@ -59,7 +59,8 @@ def _settings(master: str) -> dict[str, str]:
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "500",
         "spark.ui.showConsoleProgress": "false",
-        "spark.ui.enabled": "false",
+        # Its pages have no login: only where somebody asks for them.
+        "spark.ui.enabled": "true" if os.environ.get("WEIR_SPARK_UI") else "false",
     }
     if master.startswith("local"):
         settings |= {

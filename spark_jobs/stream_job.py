@@ -8,6 +8,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import threading
@@ -28,7 +29,7 @@ from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
-from weir.records import Control, Heartbeat, Lease, Outcome, QueryPulse
+from weir.records import Control, Heartbeat, Lease, Outcome, QueryPulse, State
 from weir.refusal import Refusal
 from weir.stack import end_offsets, missing_topics
 from weir.supervision import BEAT_SECONDS, LeaseLost, check_lease, take_lease
@@ -40,6 +41,8 @@ MAX_BATCH_MESSAGES = 200_000
 """A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
 COMPACT_EVERY_BATCHES = 20
 STOP_SECONDS = 60
+HUNG_SECONDS = 300
+"""Copying progress and starting queries take seconds, on a crowded machine a minute; what takes longer will not end."""
 CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
 MAX_DISTURBANCES = 3
 """A frozen driver that wakes can plan one batch per query before it sees that its lease is gone. More often is no accident."""
@@ -67,6 +70,10 @@ class Driver:
         self._starts: dict[str, Callable[[], StreamingQuery]] = {}
         self._disturbances = 0
         self.spark: SparkSession
+        self.spark_ui: str | None = None
+        self._told: tuple[State, str | None] = ("starting", None)
+        self._told_at = time.monotonic()
+        self._beating = threading.Lock()
 
     # Step 2
 
@@ -74,7 +81,9 @@ class Driver:
         """Start every query."""
         pipeline, options = self.call.pipeline, self.call.options
         self.beat("starting")
+        threading.Thread(target=self.keep_beating, daemon=True).start()
         self.spark = build_session(f"weir {pipeline.name} stream")
+        self.spark_ui = self.spark.sparkContext.uiWebUrl
         self.beat("starting")
         if not options.no_archive:
             self._start_archive()
@@ -197,18 +206,33 @@ class Driver:
             query.stop()
         self._copy_progress()
 
-    def beat(self, state: Any, error: str | None = None) -> None:
+    def beat(self, state: State, error: str | None = None) -> None:
+        """Say how it is now. Between two of these a thread repeats the last one: a slow Spark job is no sign of death."""
         self._pulses = {name: _pulse(query, self._pulses.get(name, NO_PULSE)) for name, query in self.queries.items()}
-        self.control.beat(
-            Heartbeat(
-                holder=self.lease.holder,
-                generation=self.lease.generation,
-                state=state,
-                written_at=utc_now(),
-                error=error,
-                queries=self._pulses,
+        self._told, self._told_at = (state, error), time.monotonic()
+        self._write_beat()
+
+    def _write_beat(self) -> None:
+        with self._beating:
+            state, error = self._told
+            self.control.beat(
+                Heartbeat(
+                    holder=self.lease.holder,
+                    generation=self.lease.generation,
+                    state=state,
+                    written_at=utc_now(),
+                    error=error,
+                    queries=self._pulses,
+                    spark_ui=self.spark_ui,
+                )
             )
-        )
+
+    def keep_beating(self) -> None:
+        """Repeat the last beat, but not for ever: a driver that has not gone round for minutes hangs, and is to be replaced."""
+        while self._told[0] not in ("stopped", "failed") and self.control.lease() == self.lease:
+            if time.monotonic() - self._told_at < HUNG_SECONDS:
+                self._write_beat()
+            time.sleep(BEAT_SECONDS)
 
     def _copy_progress(self) -> None:
         for copy in self.copies:
@@ -311,7 +335,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--views", default="", help="only these views, separated by commas")
     parser.add_argument("--no-archive", action="store_true")
     parser.add_argument("--trigger-seconds", type=float, default=1)
-    parser.add_argument("--max-batch", type=int, default=MAX_BATCH_MESSAGES, help="messages in one batch of a view")
+    most = int(os.environ.get("WEIR_MAX_BATCH") or MAX_BATCH_MESSAGES)
+    parser.add_argument("--max-batch", type=int, default=most, help="messages in one batch of a view")
     parser.add_argument("--max-archive-batch", type=int, default=MAX_BATCH_MESSAGES)
 
 

@@ -3,12 +3,17 @@
 import json
 import re
 from collections import Counter
-from datetime import date
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+
+from weir.event_time import utc_now
+from weir.housekeeping import SMALL_FILE_BYTES, PartitionFiles
 
 COMPACT_FROM_FILES = 40
 """A day of a speed table with so many files is rewritten; readers open that many at most, and a rewrite is worth it."""
@@ -62,11 +67,14 @@ def _appended_version(spark: SparkSession, path: str, app_id: str) -> int:
     """The last version that this app id has appended, or -1. Delta's own view of the table, which the append needs as well."""
     if not exists(spark, path):
         return -1
+    found = _delta_log(spark, path).unsafeVolatileSnapshot().transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else -1
+
+
+def _delta_log(spark: SparkSession, path: str) -> Any:
     jvm = spark._jvm
     assert jvm is not None
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    found = log.unsafeVolatileSnapshot().transactions().get(app_id)
-    return int(found.get()) if found.isDefined() else -1
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
 
 
 def with_day(cells: DataFrame, time_column: str) -> DataFrame:
@@ -93,3 +101,60 @@ def compact_speed(spark: SparkSession, path: str, grain: list[str], from_files: 
     for day in days:
         replace_day(last_words(speed.filter(F.col("_day") == F.lit(day)), grain).coalesce(1), path, day)
     return days
+
+
+def partition_files(spark: SparkSession, path: str, day_column: str) -> list[PartitionFiles]:
+    """How many files each partition has, from the table's log alone: no file is opened."""
+    small = F.count_if(F.col("size") < SMALL_FILE_BYTES)
+    counted = (
+        _live_files(spark, path)
+        .groupBy(F.to_json("partitionValues").alias("values"))
+        .agg(F.count("*").alias("files"), small.alias("small"))
+        .collect()
+    )
+    found = []
+    for row in counted:
+        values = json.loads(row["values"] or "{}")
+        day = date.fromisoformat(values[day_column]) if values.get(day_column) else None
+        found.append(PartitionFiles(tuple(sorted(values.items())), day, row["files"], row["small"]))
+    return found
+
+
+def _live_files(spark: SparkSession, path: str) -> DataFrame:
+    return DataFrame(_delta_log(spark, path).unsafeVolatileSnapshot().allFiles().toDF(), spark)
+
+
+def compact_partition(spark: SparkSession, path: str, partition: PartitionFiles) -> None:
+    """Merge the small files of one partition, in one commit that changes no row: appends beside it do not conflict."""
+    is_in = " AND ".join(f"`{column}` = '{value}'" for column, value in partition.values)
+    DeltaTable.forPath(spark, path).optimize().where(is_in).executeCompaction()
+
+
+def delete_rows(spark: SparkSession, path: str, condition: Column) -> None:
+    """Delete in one commit. What is appended meanwhile stays."""
+    DeltaTable.forPath(spark, path).delete(condition)
+
+
+def vacuum(spark: SparkSession, path: str) -> tuple[int, int]:
+    """Remove the files that no version of the last week needs (Delta's own 168 hours, never less): how many, and their bytes.
+
+    Where there are none, nothing is done: Delta would look for seconds, and write two commits to say so. Folders that became
+    empty wait for the next files.
+    """
+    if not _has_old_files(spark, path):
+        return 0, 0
+    # Delta lists folders with so many tasks; its default of 10,000 took ten minutes on a table of eight files.
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", spark.sparkContext.defaultParallelism)
+    found = [Path(row[0].removeprefix("file:")) for row in spark.sql(f"VACUUM delta.`{path}` DRY RUN").collect()]
+    sizes = [file.stat().st_size for file in found if file.is_file()]
+    if sizes:
+        DeltaTable.forPath(spark, path).vacuum()
+    return len(sizes), sum(sizes)
+
+
+def _has_old_files(spark: SparkSession, path: str) -> bool:
+    """Whether a file older than a week is not in the table's last version. Only such files can be more than Delta has to keep."""
+    week_ago = (utc_now() - timedelta(hours=168)).timestamp()
+    files = (file for file in Path(path).rglob("*.parquet") if "_delta_log" not in file.parts)
+    old = {file.relative_to(path).as_posix() for file in files if file.stat().st_mtime < week_ago}
+    return bool(old) and bool(old - {unquote(row["path"]) for row in _live_files(spark, path).select("path").collect()})

@@ -87,6 +87,25 @@ def jars() -> None:
 
 
 @app.command()
+def topics(as_json: AsJson = False) -> None:
+    """Create those topics of all pipelines that are missing on the brokers (WEIR_KAFKA, else the one of `weir up`)."""
+    home = Home.from_environment()
+    pipelines = load_pipelines(home.pipelines)
+    if not pipelines:
+        raise Refusal(f"{home.pipelines}: holds no pipeline (a folder with a pipeline.yaml)")
+    bootstrap = stack.bootstrap(home)
+    created = [topic for pipeline in pipelines.values() for topic in _create_topics(bootstrap, pipeline)]
+    declared = {source.topic for pipeline in pipelines.values() for source in pipeline.sources.values()}
+    existing = sorted(declared - set(created))
+    if as_json:
+        _print_json({"brokers": bootstrap, "created": created, "existing": existing})
+        return
+    for word, found in (("created", created), ("already there", existing)):
+        if found:
+            out.print(f"{word} on {bootstrap}: {', '.join(found)}", markup=False, soft_wrap=True)
+
+
+@app.command()
 def up(
     kafka_port: KafkaPort = None,
     airflow_port: Annotated[int | None, typer.Option(help="default: a free one, kept", min=1, max=65_535)] = None,
@@ -293,6 +312,15 @@ def refine(
     _run_and_show(job, f"refining {pipeline}", lambda outcome: outcome.refined, screens.show_refined, as_json)
 
 
+@app.command()
+def housekeep(pipeline: PipelineName = "shop", as_json: AsJson = False) -> None:
+    """Merge small files, drop raw that is older than declared, mark expired quarantined rows, remove old reports."""
+    home = Home.from_environment()
+    load_named(home.pipelines, pipeline)
+    job = Job(home, "housekeeping_job", pipeline)
+    _run_and_show(job, f"keeping {pipeline} tidy", lambda outcome: outcome.housekept, screens.show_housekept, as_json)
+
+
 quarantine = typer.Typer(no_args_is_help=True, help="Rows that were set aside: list, show, replay, discard.", rich_markup_mode=None)
 app.add_typer(quarantine, name="quarantine")
 
@@ -474,8 +502,9 @@ def _run_and_show(job: Job, what: str, report_of: Callable[[Outcome], Any], show
         raise JobFailed(outcome.failure)
 
 
-def _create_topics(bootstrap: str, pipeline: Pipeline) -> None:
-    stack.create_topics(bootstrap, {source.topic: source.partitions for source in pipeline.sources.values()})
+def _create_topics(bootstrap: str, pipeline: Pipeline) -> list[str]:
+    """Which of the pipeline's topics were missing."""
+    return stack.create_topics(bootstrap, {source.topic: source.partitions for source in pipeline.sources.values()})
 
 
 def _day(given: datetime | None) -> date:

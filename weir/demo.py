@@ -1,98 +1,137 @@
-"""The main job in one go, on a stack of its own: send a day, stream it, recompute it, compare."""
+"""The main job in one go, on a stack of its own: Airflow streams a day, validates it, recomputes it, compares."""
 
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.status import Status
 
-from weir import screens, stack
+from weir import embedded_airflow, screens, stack
 from weir.event_time import utc_now
 from weir.generator import load_produce
-from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
-from weir.layout import Home
+from weir.jobs import JobFailed, stop_stream
+from weir.layout import MICROBATCH, NIGHTLY, STREAM, Home, dag_id
 from weir.loader import load_named
 from weir.produce import plan_events, send_events
 from weir.records import Control, NightlyReport, QueryPulse
-from weir.serving import Answer, answer_query
+from weir.serving import QuarantineFilter, answer_query, quarantine_groups
 
 PIPELINE = "shop"
-CATCH_UP_SECONDS = 180
+CATCH_UP_SECONDS = 240
+DAGS_SECONDS = 120
 MAX_BATCH = 800
 """Small batches, so that the watermark moves while the day is read: with one large batch nothing could be late."""
 
 
 def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, quiet: bool) -> dict[str, Any]:
-    """Run everything and report. The demo's home is emptied first and kept afterwards, for looking around."""
+    """Run everything as Airflow runs it, and report. The demo's home is emptied first and kept afterwards, for looking around."""
     home = Home(Home.from_environment().root / "demo")
     pipeline = load_named(home.pipelines, PIPELINE)
     day = utc_now().date() - timedelta(days=1)
     topics = {source.topic: source.partitions for source in pipeline.sources.values()}
     began = time.monotonic()
-    with _own_lake(home), _step(err, "starting Kafka") as step:
+    with _own_settings(), _step(err, "starting Kafka") as step:
         _empty(home)
         stack.fetch_jars(say=step.update)
         stack.start_kafka(home, say=step.update)
         try:
             kafka = stack.bootstrap(home)
             stack.create_topics(kafka, topics)
-            step.update("starting the stream: archive and views in one Spark driver")
-            job = start_stream(home, PIPELINE, kafka, ["--max-batch", str(MAX_BATCH)])
-            wait_until_running(home, PIPELINE, job)
+            airflow = embedded_airflow.start_airflow(home, say=step.update)
+            api = embedded_airflow.AirflowApi(home)
+            step.update(f"{airflow.address}: the stream DAG starts archive and views in one Spark driver")
+            await_dags(api, [dag_id(PIPELINE, part) for part in (STREAM, MICROBATCH, NIGHTLY)])
+            api.unpause(dag_id(PIPELINE, STREAM))
             declaration = load_produce(home.pipelines / PIPELINE, pipeline)
             planned = list(plan_events(pipeline, declaration, day, events, seed, declaration.shares, None, None, utc_now()))
+            _await_driver(home)
             step.update(f"sending {len(planned):,} events of {day} at {rate:,.0f} a second, while the stream reads them")
             file = home.sent(PIPELINE, str(day), seed)
             sent = send_events(kafka, planned, file, rate, lambda _: None)
             step.update("waiting until the stream has read them all")
-            _wait_until_read(home, job, stack.end_offsets(kafka, topics))
-            step.update("stopping the stream at a batch border")
-            stop_stream(home, PIPELINE, "the demo is over")
-            step.update(f"recomputing {day} from the archive and comparing")
-            report = Job(home, "nightly_job", PIPELINE, options=["--day", str(day)]).wait().report
+            _wait_until_read(home, stack.end_offsets(kafka, topics))
+            step.update("the micro-batch DAG validates what was archived, and publishes it")
+            runs: list[tuple[str, str, str, float | None]] = [_run_dag(api, MICROBATCH, None)]
+            step.update(f"the nightly DAG recomputes {day} from the archive and compares")
+            runs.append(_run_dag(api, NIGHTLY, day))
+            runs += [("stream", run["dag_run_id"], run["state"], None) for run in api.runs(dag_id(PIPELINE, STREAM))]
+            report = NightlyReport.read(home.lake.nightly_report(PIPELINE, str(day)))
             assert report is not None
+            step.update("stopping everything")
         finally:
             _stop_all(home)
         sql = "SELECT country, sum(orders) AS orders, sum(revenue) AS revenue FROM revenue_per_minute GROUP BY 1 ORDER BY 3 DESC LIMIT 5"
         answer = answer_query(home.lake, [pipeline], sql)
+        aside = quarantine_groups(home.lake, pipeline, QuarantineFilter())
     seconds = round(time.monotonic() - began)
     if not quiet:
-        _show(out, home, sent, report, sql, answer, seconds)
+        screens.show_sent(out, sent)
+        screens.show_runs(out, runs)
+        screens.show_quarantine(out, PIPELINE, aside)
+        screens.show_nightly(out, report)
+        out.print(f'[bold]weir query "{sql}"[/]')
+        screens.show_answer(out, answer)
+        _say_goodbye(out, home, seconds)
     return {
         "seconds": seconds,
         "day": str(day),
         "sent": sum(sent.values()),
         "archived": sum(stream.archived for stream in report.streams),
+        "set_aside": sum(group.rows for group in aside),
+        "runs": [{"dag": dag, "run": run, "state": state} for dag, run, state, _ in runs],
         "report": report.model_dump(mode="json"),
     }
 
 
-def _show(out: Console, home: Home, sent: Counter[tuple[str, str]], report: NightlyReport, sql: str, answer: Answer, seconds: int) -> None:
-    screens.show_sent(out, sent)
-    screens.show_nightly(out, report)
-    out.print(f'[bold]weir query "{sql}"[/]')
-    screens.show_answer(out, answer)
+def _say_goodbye(out: Console, home: Home, seconds: int) -> None:
     where = os.path.relpath(home.root)
     out.print(f"Done in {seconds} s. Cells may differ where events came late: the stream does not wait for them, the night counts them.")
+    out.print(f"The quality reports: {os.path.relpath(home.lake.quality_site(PIPELINE))}/index.html", soft_wrap=True)
     out.print(
         f"Nothing is left running. Look around with WEIR_HOME={where} weir query …; the Spark logs are in {where}/logs.", soft_wrap=True
     )
 
 
+def await_dags(api: embedded_airflow.AirflowApi, wanted: list[str]) -> None:
+    """Airflow reads its folder of DAGs in its own time."""
+    deadline = time.monotonic() + DAGS_SECONDS
+    while set(wanted) - api.dag_ids():
+        if time.monotonic() > deadline:
+            raise JobFailed(f"Airflow does not know {', '.join(wanted)} after {DAGS_SECONDS} s: {api.import_errors() or 'no errors told'}")
+        time.sleep(0.5)
+
+
+def _run_dag(api: embedded_airflow.AirflowApi, part: str, day: date | None) -> tuple[str, str, str, float]:
+    """Trigger a run, wait for its end, and give it with its seconds; a red one is an error with its log's last word."""
+    name, run = dag_id(PIPELINE, part), f"demo_{utc_now():%H%M%S}"
+    began = time.monotonic()
+    api.unpause(name)
+    api.trigger(name, run, day)
+    while (state := api.run_state(name, run)) not in ("success", "failed"):
+        time.sleep(1)
+    api.unpause(name, paused=True)
+    if state == "failed":
+        task = next(task for task, found in api.tasks(name, run).items() if found == "failed")
+        raise JobFailed(f"{name}: {task} failed: {api.log_lines(name, run, task)[-1]}")
+    return part, run, state, time.monotonic() - began
+
+
 @contextmanager
-def _own_lake(home: Home) -> Iterator[None]:
-    """Leave a lake and brokers that the environment names alone: the demo has its own."""
-    kept = {name: os.environ.pop(name, None) for name in ("WEIR_LAKE", "WEIR_KAFKA")}
+def _own_settings() -> Iterator[None]:
+    """Leave a lake, brokers and a Spark that the environment names alone: the demo has its own, and small batches."""
+    names = ("WEIR_LAKE", "WEIR_KAFKA", "WEIR_SPARK_MASTER", "WEIR_MAX_BATCH")
+    kept = {name: os.environ.pop(name, None) for name in names}
+    os.environ["WEIR_MAX_BATCH"] = str(MAX_BATCH)
     try:
         yield
     finally:
+        del os.environ["WEIR_MAX_BATCH"]
         os.environ.update({name: value for name, value in kept.items() if value is not None})
 
 
@@ -108,11 +147,12 @@ def _step(err: Console, first: str) -> Iterator[Status]:
 def _empty(home: Home) -> None:
     """Remove what an earlier demo left, after stopping what it may have left running."""
     _stop_all(home)
-    for part in (home.kafka, Path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent):
+    for part in (home.airflow, home.kafka, Path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent):
         shutil.rmtree(part, ignore_errors=True)
 
 
 def _stop_all(home: Home) -> None:
+    embedded_airflow.stop_airflow(home)  # first: it would start the stream again
     with suppress(JobFailed):
         stop_stream(home, PIPELINE, "the demo ends")
     stack.stop_kafka(home)
@@ -122,7 +162,18 @@ def _has_read(pulse: QueryPulse, ends: dict[str, int]) -> bool:
     return bool(pulse.until) and all(offset >= ends[place] for place, offset in pulse.until.items())
 
 
-def _wait_until_read(home: Home, job: Job, ends: dict[str, int]) -> None:
+def _await_driver(home: Home) -> None:
+    control = Control(home.lake.control(PIPELINE))
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    while (beat := control.heartbeat()) is None or beat.state != "running":
+        if beat and beat.error:
+            raise JobFailed(beat.error)
+        if time.monotonic() > deadline:
+            raise JobFailed(f"the driver was not running after {CATCH_UP_SECONDS} s; the logs are in {home.log('x').parent}")
+        time.sleep(0.5)
+
+
+def _wait_until_read(home: Home, ends: dict[str, int]) -> None:
     """Wait until archive and views have committed all offsets."""
     control = Control(home.lake.control(PIPELINE))
     deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -130,8 +181,5 @@ def _wait_until_read(home: Home, job: Job, ends: dict[str, int]) -> None:
         beat = control.heartbeat()
         if beat and beat.queries and all(_has_read(pulse, ends) for pulse in beat.queries.values()):
             return
-        if job.process.poll() is not None:
-            job.outcome()
-            raise JobFailed(f"the stream ended before it had read everything; see {job.log}")
         time.sleep(0.5)
-    raise JobFailed(f"the stream had not read everything after {CATCH_UP_SECONDS} s; see {job.log}")
+    raise JobFailed(f"the stream had not read everything after {CATCH_UP_SECONDS} s; the logs are in {home.log('x').parent}")

@@ -13,14 +13,14 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from contextlib import suppress
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import requests
 
-from weir.event_time import utc_now
+from weir.event_time import day_bounds, utc_now
 from weir.layout import PROJECT, Home
 from weir.records import Identity, Record, write_whole
 from weir.refusal import Refusal
@@ -181,9 +181,23 @@ class AirflowApi:
     def unpause(self, dag_id: str, paused: bool = False) -> None:
         self.call("PATCH", f"dags/{dag_id}", {"is_paused": paused})
 
-    def trigger(self, dag_id: str, run_id: str, logical_date: datetime | None = None) -> None:
-        body: dict[str, Any] = {"dag_run_id": run_id, "logical_date": logical_date.isoformat() if logical_date else None}
+    def trigger(self, dag_id: str, run_id: str, day: date | None = None) -> None:
+        """Start a run now; with `day`, one whose data interval is that day."""
+        body: dict[str, Any] = {"dag_run_id": run_id, "logical_date": None}
+        if day:
+            start, end = day_bounds(day)
+            body |= {"logical_date": start.isoformat(), "data_interval_start": start.isoformat(), "data_interval_end": end.isoformat()}
         self.call("POST", f"dags/{dag_id}/dagRuns", body)
+
+    def dag_ids(self) -> set[str]:
+        return {dag["dag_id"] for dag in self.call("GET", "dags?limit=100")["dags"]}
+
+    def import_errors(self) -> list[str]:
+        return [error["stack_trace"].strip().splitlines()[-1] for error in self.call("GET", "importErrors")["import_errors"]]
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """The last hundred runs, first to last."""
+        return list(reversed(self.call("GET", f"dags/{dag_id}/dagRuns?order_by=-run_after&limit=100")["dag_runs"]))
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         return str(self.call("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])

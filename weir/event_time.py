@@ -35,5 +35,10 @@ def day_bounds(day: date) -> tuple[datetime, datetime]:
     return start, start + timedelta(days=1)
 
 
+def first_raw_day(day: date, reach: timedelta) -> date:
+    """The first day of arrival that a recomputation of this day reads: an event may be ahead of its arrival by the tolerance."""
+    return (day_bounds(day)[0] - reach - timedelta(days=1)).date()
+
+
 def utc_now() -> datetime:
     return datetime.now(UTC)

@@ -5,6 +5,7 @@ arguments, because the stream judges by them; of the others (AGGREGATES) only th
 Spark is refused with what to write instead.
 """
 
+import functools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -418,6 +419,12 @@ _LEADING = re.compile(
 )
 
 
+@functools.cache
+def _reader_of(rule: str) -> TypeAdapter[Any]:
+    """Reads the rule's arguments within a mapping, so that an error's place has the rule's name too. Making one costs more than its use."""
+    return TypeAdapter(dict[str, ROW_RULES[rule]])  # type: ignore[valid-type]
+
+
 class Expectation(BaseModel):
     """One expectation. In YAML: `- <name>: {<arguments>, severity: …, row_condition: …, mostly: …}`."""
 
@@ -455,8 +462,7 @@ class Expectation(BaseModel):
             raise refusal_at([((name, "row_condition"), "Great Expectations does not heed it for this expectation")])
         own = {word: value for word, value in arguments.items() if word not in _COMMON}
         if name in ROW_RULES:
-            rules: TypeAdapter[Any] = TypeAdapter(dict[str, ROW_RULES[name]])  # type: ignore[valid-type]
-            own = rules.validate_python({name: own})[name]  # within a mapping, so that an error's place has the name too
+            own = _reader_of(name).validate_python({name: own})[name]
         return {"name": name, "arguments": own} | {word: arguments[word] for word in _COMMON if word in arguments}
 
     @property

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
+from weir.event_time import first_raw_day
+
 SMALL_FILE_BYTES = 64 * 1024 * 1024
 """A file that is worth being merged. OPTIMIZE makes files of up to a gigabyte: what it has made is never crowded again by itself."""
 
@@ -51,15 +53,10 @@ class RawRetention:
     held: dict[str, str]
 
 
-def raw_cutoff(today: date, keep_raw: timedelta, dirty: Iterable[date], reach: timedelta, kept_since: date | None) -> date:
+def raw_cutoff(now: datetime, keep_raw: timedelta, dirty: Iterable[date], reach: timedelta, kept_since: date | None) -> date:
     """Raw before this day is no longer needed: it is old enough, and no dirty day that can still be recomputed reads it."""
     needed = [first_raw_day(day, reach) for day in dirty]
-    return min([today - keep_raw, *(day for day in needed if kept_since is None or day >= kept_since)])
-
-
-def first_raw_day(day: date, reach: timedelta) -> date:
-    """The first day of arrival that a recomputation of this day reads: an event may be ahead of its arrival."""
-    return (datetime.combine(day, datetime.min.time()) - reach - timedelta(days=1)).date()
+    return min([(now - keep_raw).date(), *(day for day in needed if kept_since is None or day >= kept_since)])
 
 
 def retire_raw(days: Iterable[RawDay], cutoff: date, refined: Mapping[str, Mapping[str, int]]) -> RawRetention:

@@ -147,7 +147,7 @@ class Lake:
 
 STREAM, MICROBATCH, NIGHTLY = "stream", "microbatch", "nightly"
 HOUSEKEEPING_DAG = "weir__housekeeping"
-SHIFT_TASK = "shift"
+SHIFT_TASK, RELIEF_TASK = "shift", "relief"
 
 
 def dag_id(pipeline: str, part: str) -> str:

@@ -194,10 +194,14 @@ class Schedule(Declared):
     """Airflow connections that hear of red runs and late nights: mail (smtp) or a web hook (http)."""
 
 
+LEAST_KEPT = timedelta(days=7)
+"""Of raw: a night that failed over a long weekend can still be recomputed."""
+
+
 class Pipeline(Declared):
     name: Name = Field(alias="pipeline")
     schedule: Schedule = Schedule()
-    keep_raw: Annotated[Duration, AfterValidator(at_least(timedelta(days=7)))] | None = None
+    keep_raw: Duration | None = None
     """How long raw is kept; None is for ever. No view's numbers depend on it."""
     streams: dict[Name, Stream] = Field(min_length=1)
     tables: dict[Name, Table] = {}
@@ -213,8 +217,10 @@ class Pipeline(Declared):
         for topic in topics:
             if topics.count(topic) > 1:
                 raise ValueError(f"topic '{topic}' is declared twice: one topic carries one stream")
-        if self.keep_raw is not None and self.keep_raw < (least := timedelta(days=7) + self.reach):
-            raise ValueError(f"keep_raw must be at least {format_duration(least)}: a week, and the longest reach of a view")
+        if self.keep_raw is not None and self.keep_raw < (least := LEAST_KEPT + self.reach):
+            # Whole days up: what is said must be enough.
+            what = f"must be at least {-(-least // timedelta(days=1))} days: a week, and the longest reach of a view"
+            raise refusal_at([(("keep_raw",), what)])
         for name, stream in self.streams.items():
             for column, table in stream.references.items():
                 stream._must_be_column(column, "references")

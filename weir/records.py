@@ -15,6 +15,8 @@ from weir.event_time import utc_now
 
 Severity = Literal["critical", "warning", "info"]
 Decision = Literal["PASS", "WARN", "BLOCK"]
+State = Literal["starting", "running", "stopping", "stopped", "failed"]
+"""Of a driver, as it tells it."""
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -124,10 +126,12 @@ class Heartbeat(Record):
 
     holder: Identity
     generation: int
-    state: Literal["starting", "running", "stopping", "stopped", "failed"]
+    state: State
     written_at: datetime
     error: str | None = None
     queries: dict[str, QueryPulse] = {}
+    spark_ui: str | None = None
+    """Where Spark's own pages of the driver are, if they are switched on."""
 
 
 class StopRequest(Record):

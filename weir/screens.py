@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weir.records import Cell, Heartbeat, NightlyReport, RefineReport, ReplayReport, ViewComparison
+from weir.records import Cell, Heartbeat, HousekeepingReport, NightlyReport, RefineReport, ReplayReport, ViewComparison
 from weir.serving import Answer, QuarantineGroup
 
 MAX_ROWS = 200
@@ -108,6 +108,14 @@ def show_refined(console: Console, report: RefineReport) -> None:
     console.print(f"Report: {report.site}  ({report.seconds:.0f} s)", markup=False, soft_wrap=True)
 
 
+def show_runs(console: Console, runs: list[tuple[str, str, str, float | None]]) -> None:
+    """Runs of DAGs: which, how they ended, and how long they took where that is known."""
+    table = _table("Airflow runs", "DAG", "run", "state", "seconds")
+    for dag, run, state, seconds in runs:
+        table.add_row(dag, run, state, "" if seconds is None else f"{seconds:.0f}")
+    console.print(table)
+
+
 def show_quarantine(console: Console, pipeline: str, groups: list[QuarantineGroup]) -> None:
     if not groups:
         console.print(f"{pipeline}: nothing in quarantine")
@@ -140,6 +148,41 @@ def show_replay(console: Console, report: ReplayReport) -> None:
         days = ", ".join(f"{day} ({count:,} rows)" for day, count in report.days.items())
         verb = "are dirty and wait" if report.applied else "would wait"
         console.print(Text(f"Days that {verb} for `weir nightly`: {days}; views: {', '.join(report.views) or 'none'}"), soft_wrap=True)
+
+
+def show_housekept(console: Console, report: HousekeepingReport) -> None:
+    """One screen: what became of the files, which days went, and what waits for somebody."""
+    if not report.tables:
+        console.print(f"{report.pipeline}: has no tables yet")
+    else:
+        table = _table(
+            f"Files of {report.pipeline}", "table", "days merged", "files before", "files after", "old files removed", "kB removed"
+        )
+        for own in report.tables:
+            counts = (own.compacted, own.files_before, own.files_after, own.files_removed, own.bytes_removed / 1_000)
+            table.add_row(own.table, *map(_number, counts))
+        console.print(table)
+    for stream, days in report.days_dropped.items():
+        span = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        console.print(f"Dropped from raw: {len(days):,} days of {stream}, {span}", highlight=False)
+    for reason in sorted(set(report.days_held.values())):
+        days = [day for day, why in report.days_held.items() if why == reason]
+        console.print(Text(f"Old, but stays in raw: {_few(days)} ({reason})", style="yellow"))
+    if report.expired:
+        expired = _table("Expired in quarantine", "stream", "reason", "rows", "marked now")
+        for group in report.expired:
+            expired.add_row(group.stream, Text(group.reason), _number(group.rows), _number(group.marked))
+        console.print(expired)
+        if any(group.rows > group.marked for group in report.expired):
+            console.print("[yellow]What is not marked yet will be, a week after its time: replay or discard it[/]")
+    if report.removed:
+        console.print(Text(f"Removed: {_few(report.removed)}"), soft_wrap=True)
+    console.print(f"({report.seconds:.0f} s)")
+
+
+def _few(words: list[str], at_most: int = 5) -> str:
+    rest = len(words) - at_most
+    return ", ".join(words[:at_most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _show_differences(console: Console, view: ViewComparison, at_most: int = 5) -> None:

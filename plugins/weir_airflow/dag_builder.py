@@ -11,17 +11,18 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from weir.layout import HOUSEKEEPING_DAG, MICROBATCH, NIGHTLY, SHIFT_TASK, STREAM, Home, accepted_asset, dag_id, view_asset
+from weir.layout import HOUSEKEEPING_DAG, MICROBATCH, NIGHTLY, RELIEF_TASK, SHIFT_TASK, STREAM, Home, accepted_asset, dag_id, view_asset
 from weir.loader import declared_folders, load_pipeline
 from weir.pipeline import Pipeline
 from weir.refusal import Refusal
 from weir_airflow.alerts import TellConnections, tell_of_late_night
-from weir_airflow.operators import BrokenDeclaration, Gate, SparkJob, StreamShift
+from weir_airflow.operators import BrokenDeclaration, Gate, Relief, SparkJob, StreamShift
 
 BEFORE_ALL_DAYS = datetime(2020, 1, 1, tzinfo=UTC)
 """Days before a pipeline's start can be backfilled too."""
 
 TAGS = ["weir"]
+SHIFT_RETRIES = 10
 PATIENT: dict[str, Any] = {
     "retries": 3,
     "retry_delay": timedelta(seconds=30),
@@ -55,13 +56,10 @@ def _stream(pipeline: Pipeline) -> DAG:
     told = _common(pipeline, STREAM, "looks after the driver of the speed layer, one shift after the other")
     with DAG(schedule="@continuous", max_active_runs=1, max_consecutive_failed_dag_runs=1, **told) as dag:
         # A worker that dies is no reason to give the stream up: it is adopted by the next try, soon.
-        StreamShift(
-            task_id=SHIFT_TASK,
-            pipeline=pipeline.name,
-            shift_seconds=pipeline.schedule.shift.total_seconds(),
-            retries=10,
-            retry_delay=timedelta(seconds=5),
-        )
+        patient: dict[str, Any] = {"retries": SHIFT_RETRIES, "retry_delay": timedelta(seconds=5)}
+        seconds = pipeline.schedule.shift.total_seconds()
+        shift = StreamShift(task_id=SHIFT_TASK, pipeline=pipeline.name, shift_seconds=seconds, **patient)
+        shift >> Relief(task_id=RELIEF_TASK, pipeline=pipeline.name, tries=SHIFT_RETRIES)
     return dag
 
 
@@ -115,7 +113,7 @@ def _housekeeping(pipelines: list[str]) -> DAG:
 
 
 def _broken(folder: Path, part: str, line: str) -> DAG:
-    tasks = {STREAM: [SHIFT_TASK], MICROBATCH: ["refine", "gate"], NIGHTLY: ["recompute", "gate"]}
+    tasks = {STREAM: [SHIFT_TASK, RELIEF_TASK], MICROBATCH: ["refine", "gate"], NIGHTLY: ["recompute", "gate"]}
     first_line = line.splitlines()[0]
     with DAG(
         dag_id(folder.name, part),

@@ -15,15 +15,17 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from weir.event_time import utc_now
 from weir.faults import fault_point
-from weir.jobs import job_arguments
-from weir.layout import Home, job_script
+from weir.jobs import JobFailed, job_arguments, stop_stream
+from weir.layout import SHIFT_TASK, Home, job_script
 from weir.records import Control, Identity, Launch, Outcome
 from weir.refusal import Refusal
 from weir.supervision import Act, Policy, decide, observe
-from weir_airflow.triggers import HeartbeatTrigger
+from weir_airflow.triggers import HeartbeatTrigger, kill_driver
 
 SPARK_CONNECTION = "spark_default"
-PIPELINE_LINK, REPORT_LINK = "weir_pipeline", "weir_report"
+TRIES = "weir_try"
+STOP_SECONDS = 120
+"""A driver looks for a batch border for a minute by itself."""
 
 
 class ReportLink(BaseOperatorLink):
@@ -31,12 +33,19 @@ class ReportLink(BaseOperatorLink):
 
     name = "Report"
 
-    @property
-    def xcom_key(self) -> str:
-        return REPORT_LINK
-
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         return f"/weir/{getattr(operator, 'pipeline', '')}/quality/index.html"
+
+
+class SparkUiLink(BaseOperatorLink):
+    """From a shift to Spark's own pages of its driver, where they are switched on."""
+
+    name = "Spark UI"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        assert isinstance(operator, StreamShift)
+        beat = operator._control.heartbeat()
+        return (beat and beat.spark_ui) or ""
 
 
 class StreamShift(BaseOperator):
@@ -47,6 +56,7 @@ class StreamShift(BaseOperator):
     """
 
     ui_color = "#d5eef2"
+    operator_extra_links = (SparkUiLink(), ReportLink())
     template_fields: Sequence[str] = ()
 
     def __init__(self, *, pipeline: str, shift_seconds: float, connection: str = SPARK_CONNECTION, **kwargs: Any) -> None:
@@ -54,6 +64,7 @@ class StreamShift(BaseOperator):
         self.pipeline, self.shift_seconds, self.connection = pipeline, shift_seconds, connection
 
     def execute(self, context: Context) -> None:
+        context["ti"].xcom_push(key=TRIES, value=context["ti"].try_number)
         self._look_after(context, utc_now() + timedelta(seconds=self.shift_seconds))
 
     def resume(self, context: Context, event: dict[str, Any], shift_ends_at: str) -> dict[str, Any] | None:
@@ -111,6 +122,32 @@ class StreamShift(BaseOperator):
             wake_at=wake_at.isoformat() if wake_at else None,
         )
         self.defer(trigger=trigger, method_name="resume", kwargs={"shift_ends_at": told})
+
+
+class Relief(BaseOperator):
+    """Runs when a shift has failed, and makes the driver's state what a person expects of that.
+
+    A shift that a person marked failed while its trigger was not running yet has told nobody: here its driver is stopped. One that
+    failed by itself, again and again, is Airflow's trouble: the stream goes on, and this says that nobody looks after it.
+    """
+
+    def __init__(self, *, pipeline: str, tries: int, **kwargs: Any) -> None:
+        super().__init__(trigger_rule="one_failed", **kwargs)
+        self.pipeline, self.tries = pipeline, tries
+
+    def execute(self, context: Context) -> None:
+        home = Home.from_environment()
+        if (context["ti"].xcom_pull(task_ids=SHIFT_TASK, key=TRIES) or 0) > self.tries:
+            raise AirflowFailException("the shift failed by itself too often: the driver is left as it is, and nobody looks after it")
+        control = Control(home.lake.control(self.pipeline))
+        try:
+            last = stop_stream(home, self.pipeline, "its task was marked failed in Airflow", STOP_SECONDS)
+        except JobFailed as failed:
+            if lease := control.lease():
+                kill_driver(lease.holder)
+            raise AirflowFailException(f"{failed}; it was killed") from None
+        end = f"the driver has {last.state}" if last else "no driver runs"
+        raise AirflowFailException(f"the shift has failed and {end}; unpause the DAG to start it again")
 
 
 def _remember(context: Context, identity: dict[str, Any]) -> None:

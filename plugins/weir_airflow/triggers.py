@@ -14,13 +14,17 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from weir.event_time import utc_now
-from weir.records import Control, Heartbeat
+from weir.records import Control, Heartbeat, Identity
 from weir.supervision import BEAT_SECONDS, Act, Policy, decide, observe
 
 SAY_SECONDS = 30
 """A batch ends every second; its line every half a minute is enough to see a stream move, and a shift's log stays small."""
 
 KILL_MARGIN_SECONDS = 5
+
+
+_STOPPING: set[asyncio.Task[None]] = set()
+"""What goes on after its trigger has ended: the event loop itself holds tasks only weakly."""
 
 
 class HeartbeatTrigger(BaseTrigger):
@@ -65,7 +69,16 @@ class HeartbeatTrigger(BaseTrigger):
             await asyncio.sleep(BEAT_SECONDS)
 
     async def on_kill(self) -> None:
-        """Marked failed or cleared: the driver stops at a batch border, or is killed at the deadline. Marked success: it runs on."""
+        """Marked failed or cleared: the driver stops at a batch border, or is killed at the deadline. Marked success: it runs on.
+
+        Airflow 3.3 cancels this again about every second while it runs, so the stopping goes on beside it.
+        """
+        stopping = asyncio.create_task(self._stop_driver())
+        _STOPPING.add(stopping)
+        stopping.add_done_callback(_STOPPING.discard)
+        await asyncio.shield(stopping)
+
+    async def _stop_driver(self) -> None:
         task, run = await asyncio.to_thread(self._states)
         control = Control(Path(self.control))
         seen = await asyncio.to_thread(observe, control)
@@ -86,14 +99,19 @@ class HeartbeatTrigger(BaseTrigger):
                 self.log.info("the driver has stopped")
                 return
             await asyncio.sleep(0.5)
-        if seen.lease.holder.is_on_this_host() and seen.lease.holder.is_alive():
-            self.log.warning("the driver has not stopped in time: killing process %s", seen.lease.holder.pid)
-            os.killpg(os.getpgid(seen.lease.holder.pid), signal.SIGKILL)
+        self.log.warning("the driver has not stopped in time: killing process %s", seen.lease.holder.pid)
+        kill_driver(seen.lease.holder)
 
     def _states(self) -> tuple[str | None, str | None]:
         """Of the task and of its run, as the person left them."""
         states = RuntimeTaskInstance.get_task_states(dag_id=self.of_dag, task_ids=[self.of_task], run_ids=[self.of_run])
         return states.get(self.of_run, {}).get(self.of_task), RuntimeTaskInstance.get_dagrun_state(self.of_dag, self.of_run)
+
+
+def kill_driver(holder: Identity) -> None:
+    """End a driver on this host with its JVM. One elsewhere is replaced by its lease."""
+    if holder.is_on_this_host() and holder.is_alive():
+        os.killpg(os.getpgid(holder.pid), signal.SIGKILL)
 
 
 class _Told:

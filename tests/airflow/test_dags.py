@@ -1,0 +1,125 @@
+"""The DAGs that declarations become: what they are called, when they run, what they tell; and a declaration that is broken."""
+
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+
+from weir.layout import Home
+from weir.loader import load_named
+from weir.pipeline import Pipeline
+from weir_airflow.dag_builder import build_all, build_dags, describe
+from weir_airflow.operators import Gate, SparkJob, StreamShift
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def shop() -> Pipeline:
+    return load_named(ROOT / "pipelines", "shop")
+
+
+@pytest.fixture
+def pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(ROOT / "pipelines" / "shop", tmp_path / "shop")
+    monkeypatch.setenv("WEIR_PIPELINES", str(tmp_path))
+    return tmp_path
+
+
+def all_dags() -> dict[str, DAG]:
+    return build_all(Home.from_environment())
+
+
+def test_a_pipeline_becomes_three_dags_and_all_share_the_housekeeping(pipelines: Path) -> None:
+    dags = all_dags()
+    assert set(dags) == {"shop__stream", "shop__microbatch", "shop__nightly", "weir__housekeeping"}
+    assert {dag_id: sorted(dag.task_ids) for dag_id, dag in dags.items()} == {
+        "shop__stream": ["relief", "shift"],
+        "shop__microbatch": ["gate", "refine"],
+        "shop__nightly": ["gate", "recompute"],
+        "weir__housekeeping": ["shop"],
+    }
+    for dag_id in ("shop__stream", "shop__microbatch", "shop__nightly"):
+        assert {"weir", "shop"} <= set(dags[dag_id].tags) and "revenue_per_minute" in (dags[dag_id].doc_md or "")
+        assert dags[dag_id].max_active_runs == 1
+
+
+def test_the_schedule_is_the_declared_one(shop: Pipeline) -> None:
+    given = {"microbatch": "15 minutes", "nightly_at": "03:30", "since": "2026-03-01", "owner": "ann", "shift": "1 hour", "notify": ["ops"]}
+    told = shop.model_dump(mode="json", by_alias=True) | {"schedule": given}
+    stream, microbatch, nightly = build_dags(Pipeline.model_validate(told))
+    shift, recompute = stream.get_task("shift"), nightly.get_task("recompute")
+    assert isinstance(shift, StreamShift) and shift.shift_seconds == 3_600 and shift.owner == "ann"
+    assert microbatch.schedule == timedelta(minutes=15)
+    assert nightly.timetable.expression == "30 3 * * *" and nightly.catchup and str(nightly.start_date).startswith("2026-03-01")
+    assert isinstance(recompute, SparkJob) and recompute.options == ["--day", "{{ data_interval_start | ds }}"]
+    assert nightly.deadline and all(dag.on_failure_callback for dag in (stream, microbatch, nightly))
+    assert stream.max_consecutive_failed_dag_runs == 1, "what failed needs a person: the next shift must not begin by itself"
+
+
+def test_others_can_follow_what_is_published(shop: Pipeline) -> None:
+    _, microbatch, nightly = build_dags(shop)
+    accepted = {asset.uri for asset in microbatch.get_task("gate").outlets}
+    views = {asset.uri for asset in nightly.get_task("gate").outlets}
+    assert accepted == {f"weir://shop/accepted/{source}" for source in shop.sources}
+    assert views == {f"weir://shop/views/{view}" for view in shop.views}
+
+
+def test_a_broken_declaration_says_its_line_and_the_others_go_on(pipelines: Path) -> None:
+    shutil.copytree(pipelines / "shop", pipelines / "other")
+    file = pipelines / "other" / "pipeline.yaml"
+    file.write_text(file.read_text().replace("pipeline: shop", "pipeline: other").replace("lateness:", "latenes:", 1))
+    dags = all_dags()
+    assert {"shop__stream", "other__stream", "other__microbatch", "other__nightly"} <= set(dags)
+    broken = dags["other__stream"]
+    assert "pipeline.yaml:9: unknown word 'latenes' in streams.orders (did you mean 'lateness'?)" in (broken.description or "")
+    assert broken.schedule is None and "broken" in broken.tags and "latenes" in (broken.doc_md or "")
+    task: Any = broken.get_task("shift")
+    for act in (lambda: task.execute({}), lambda: task.resume({}, event={}, shift_ends_at="")):
+        with pytest.raises(AirflowFailException, match=r"pipeline\.yaml:\d+: unknown word"):
+            act()
+    assert dags["weir__housekeeping"].task_ids == ["shop"]
+
+
+def test_parsing_loads_no_engine(pipelines: Path) -> None:
+    """It happens every half a minute, beside the scheduler."""
+    program = "import sys, weir_pipelines; print([m for m in sys.modules if m.split('.')[0] in ENGINES])"
+    engines = ("pyspark", "delta", "great_expectations", "deltalake", "duckdb", "pandas", "kafka", "spark_jobs", "quality")
+    told = subprocess.run(
+        [sys.executable, "-c", program.replace("ENGINES", repr(engines))],
+        env={"PYTHONPATH": f"{ROOT}/plugins:{ROOT}/dags:{ROOT}", "WEIR_PIPELINES": str(pipelines), "AIRFLOW_HOME": str(pipelines / "home")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_gate_is_red_with_every_reason(shop: Pipeline) -> None:
+    class Ti:
+        def __init__(self, told: Any) -> None:
+            self.told = told
+
+        def xcom_pull(self, task_ids: str) -> Any:
+            assert task_ids == "refine"
+            return self.told
+
+    gate = build_dags(shop)[1].get_task("gate")
+    assert isinstance(gate, Gate)
+    gate.execute({"ti": Ti({"blocked": []})})  # type: ignore[typeddict-item]
+    with pytest.raises(AirflowFailException, match=r"orders: mean is 3; payments: 90 % rejected\. Report: /weir/shop/quality"):
+        gate.execute({"ti": Ti({"blocked": ["orders: mean is 3", "payments: 90 % rejected"]})})  # type: ignore[typeddict-item]
+    with pytest.raises(AirflowFailException, match="refine told nothing"):
+        gate.execute({"ti": Ti(None)})  # type: ignore[typeddict-item]
+
+
+def test_the_docs_of_a_dag_are_the_declaration(shop: Pipeline) -> None:
+    text = describe(shop)
+    for word in (*shop.streams, *shop.tables, *shop.views, "shop.orders", "02:00 UTC", "every 5 minutes"):
+        assert word in text

@@ -1,0 +1,242 @@
+"""Airflow and the driver under faults: whatever dies, freezes or is away, there is one driver, and nothing is lost or doubled."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from harness import DAY, ROOT, archive_of, messages_of, wait_for
+from station import MAY_TAKE_SECONDS, NIGHTS, REFINES, SHIFTS, Station
+
+from weir import embedded_airflow, stack
+from weir.embedded_airflow import AirflowRecord, PartsRecord, environment
+from weir.generator import Shares
+from weir.layout import SHIFT_TASK
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(2_400)]
+
+IN_TIME = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.05, future=0.01)
+
+
+@pytest.fixture
+def station(tmp_path: Path) -> Iterator[Station]:
+    place = Station(tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def running(station: Station) -> Station:
+    """A station whose stream runs, with events in it."""
+    station.api.unpause(SHIFTS)
+    station.await_driver(1)
+    station.produce(1_000, IN_TIME)
+    return station
+
+
+def assert_whole(place: Station, seed: int = 1) -> None:
+    """Send more, and find every acknowledged message once."""
+    sent = place.produce(2_000, IN_TIME, seed)
+    place.await_caught_up(len(messages_of(sent, "orders")))
+    wait_for(lambda: place.raw("orders") == archive_of(sent, "orders"), 60, "every acknowledged message, once")
+    assert place.drivers() == 1
+
+
+@contextmanager
+def away(place: Station, part: str) -> Iterator[None]:
+    """A part of Airflow that is killed and stays dead for a while: its watcher is asleep meanwhile."""
+    watcher = AirflowRecord.read(place.home.airflow_record)
+    assert watcher
+    os.kill(watcher.watcher.pid, signal.SIGSTOP)
+    place.kill_part(part)
+    try:
+        yield
+    finally:
+        os.kill(watcher.watcher.pid, signal.SIGCONT)
+        place.await_health()
+
+
+def test_twenty_shifts_leave_one_driver(running: Station) -> None:
+    driver = running.driver()
+    wait_for(lambda: sum(run["state"] == "success" for run in running.runs()) >= 20, 1_200, "twenty shifts")
+    assert running.driver() == driver and running.drivers() == 1
+    states = [run["state"] for run in running.runs()]
+    assert set(states) <= {"success", "running", "queued"}
+    pool = running.api.call("GET", "pools/default_pool")
+    assert pool["occupied_slots"] <= 1 and pool["queued_slots"] == 0, "no slot has leaked"
+    zombies = subprocess.run(["ps", "-eo", "stat,ppid,cmd"], capture_output=True, text=True, check=True).stdout
+    parts = PartsRecord.read(running.home.airflow_parts)
+    assert parts and not [
+        line for line in zombies.splitlines() if line.startswith("Z") and line.split()[1] in {str(p.pid) for p in parts.parts.values()}
+    ]
+    assert_whole(running)
+
+
+def test_a_frozen_driver_is_replaced_and_does_nothing_when_it_wakes(running: Station) -> None:
+    frozen = running.driver()
+    group = os.getpgid(frozen.holder.pid)
+    os.killpg(group, signal.SIGSTOP)
+    try:
+        second = running.await_driver(2)
+    finally:
+        os.killpg(group, signal.SIGCONT)
+    assert "fell silent" in running.logs()
+    wait_for(lambda: not frozen.holder.is_alive(), 120, "the woken driver has ended")
+    assert running.driver() == second
+    assert_whole(running)
+
+
+@pytest.mark.parametrize(("part", "seconds"), [("scheduler", 360), ("triggerer", 600), ("api-server", 120)])
+def test_a_part_of_airflow_may_be_away(running: Station, part: str, seconds: float) -> None:
+    driver = running.driver()
+    with away(running, part):
+        time.sleep(seconds)
+        assert running.driver() == driver, "the stream does not care"
+    running.await_shifts(2)
+    assert running.driver() == driver
+    assert {run["state"] for run in running.runs()} <= {"success", "running", "queued"}
+    assert_whole(running)
+
+
+def test_a_scheduler_that_is_asked_to_end_comes_back(running: Station) -> None:
+    driver = running.driver()
+    running.kill_part("scheduler", signal.SIGTERM)
+    wait_for(
+        lambda: (parts := PartsRecord.read(running.home.airflow_parts)) and parts.restarts["scheduler"] == 1, 120, "it is started again"
+    )
+    running.await_health()
+    running.await_shifts(2)
+    assert running.driver() == driver
+    assert_whole(running)
+
+
+def test_a_run_that_is_marked_failed_stays_stopped(running: Station) -> None:
+    run = running.await_shift("deferred")
+    running.api.call("PATCH", f"dags/{SHIFTS}/dagRuns/{run}", {"state": "failed"})
+    wait_for(lambda: (beat := running.control.heartbeat()) and beat.state == "stopped", 120, "the driver has stopped")
+    wait_for(running.is_paused, 120, "the DAG is paused")
+    time.sleep(20)
+    beat = running.control.heartbeat()
+    assert beat and (beat.generation, beat.state) == (1, "stopped"), "nothing has started it again"
+    time.sleep(45)
+    running.api.unpause(SHIFTS)
+    running.await_driver(2)
+    assert_whole(running)
+
+
+def test_a_cleared_shift_restarts_the_driver(running: Station) -> None:
+    run = running.await_shift("deferred")
+    body = {"dry_run": False, "dag_run_id": run, "task_ids": [SHIFT_TASK], "only_failed": False, "reset_dag_runs": True}
+    running.api.call("POST", f"dags/{SHIFTS}/clearTaskInstances", body)
+    running.await_driver(2)
+    assert "was stopped: its task was cleared in Airflow" in running.logs()
+    assert_whole(running)
+
+
+def test_a_paused_dag_has_no_new_shift_and_the_driver_runs_on(running: Station) -> None:
+    driver = running.driver()
+    running.api.unpause(SHIFTS, paused=True)
+    time.sleep(30)
+    before = len(running.runs())
+    time.sleep(30)
+    assert len(running.runs()) == before and running.driver() == driver
+    running.api.unpause(SHIFTS)
+    running.await_shifts(2)
+    assert running.driver() == driver
+    assert_whole(running)
+
+
+def test_a_task_that_dies_before_it_stored_the_driver_is_followed_by_one_that_finds_it(station: Station) -> None:
+    program = (
+        "from pathlib import Path; from weir.records import Control; from weir_airflow.operators import launch_driver; "
+        f"launch_driver('shop', 'spark_default', Control(Path({str(station.control.folder)!r})))"
+    )
+    env = environment(station.home) | {
+        "WEIR_FAULT": "after_submit_before_store:0:kill9",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+        "PYTHONPATH": f"{ROOT}/plugins",
+    }
+    died = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert station.control.launch() is None, "it died before it could store anything"
+    station.api.unpause(SHIFTS)
+    first = station.await_driver(1)
+    station.await_shifts(2)
+    assert station.driver() == first and station.drivers() == 1
+    assert_whole(station)
+
+
+def test_after_a_power_cut_everything_comes_up_without_hands(running: Station) -> None:
+    record, parts, driver = AirflowRecord.read(running.home.airflow_record), PartsRecord.read(running.home.airflow_parts), running.driver()
+    kafka = stack.kafka_state(running.home)
+    assert record and parts and kafka.pid
+    os.kill(record.watcher.pid, signal.SIGKILL)
+    for part in parts.parts.values():
+        os.killpg(part.pid, signal.SIGKILL)
+    os.killpg(os.getpgid(driver.holder.pid), signal.SIGKILL)
+    os.kill(kafka.pid, signal.SIGKILL)
+    wait_for(lambda: not driver.holder.is_alive(), 30, "the driver is dead")
+    stack.start_kafka(running.home)
+    embedded_airflow.start_airflow(running.home)
+    running.await_health()
+    running.await_driver(2)
+    assert_whole(running)
+
+
+def test_three_days_are_backfilled_in_order_each_once(running: Station) -> None:
+    running.await_caught_up(1)
+    running.api.unpause(NIGHTS)
+    last = DAY.replace(day=DAY.day + 2)
+    body = {"dag_id": NIGHTS, "from_date": f"{DAY}T00:00:00Z", "to_date": f"{last}T23:59:59Z", "max_active_runs": 1}
+    running.api.call("POST", "backfills", body)
+
+    def nights() -> list[dict[str, str]]:
+        return [run for run in running.runs(NIGHTS) if run["run_type"] == "backfill"]
+
+    wait_for(lambda: len([n for n in nights() if n["state"] in ("success", "failed")]) == 3, 900, "three nights")
+    assert [night["state"] for night in nights()] == ["success"] * 3
+    by_start = sorted(nights(), key=lambda night: night["start_date"])
+    assert [night["data_interval_start"][:10] for night in by_start] == [str(DAY.replace(day=DAY.day + n)) for n in range(3)]
+    assert all(earlier["end_date"] <= later["start_date"] for earlier, later in itertools.pairwise(by_start))
+    for number in range(3):
+        assert running.home.lake.nightly_report("shop", str(DAY.replace(day=DAY.day + number))).exists()
+
+
+def test_what_is_wrong_is_said_in_one_line_and_the_others_go_on(running: Station) -> None:
+    driver = running.driver()
+    running.await_caught_up(1)
+
+    # A connection that is not there.
+    running.api.call("DELETE", "connections/spark_default")
+    running.api.unpause(REFINES)
+    running.api.trigger(REFINES, "no_connection")
+    assert running.await_run(REFINES, "no_connection")["refine"] == "failed"
+    assert "there is no connection 'spark_default': add it with" in "\n".join(running.api.log_lines(REFINES, "no_connection", "refine"))
+    running.api.call("POST", "connections", {"connection_id": "spark_default", "conn_type": "spark", "host": "local[*]"})
+
+    # A gate that blocks.
+    rule = {"expect_column_mean_to_be_between": {"column": "amount", "min_value": 1_000_000}}
+    from weir.loader import read_yaml
+
+    declared, _ = read_yaml(running.home.pipelines / "shop" / "pipeline.yaml")
+    declared["streams"]["orders"]["expectations"].append(rule)
+    running.declare(streams=declared["streams"])
+    running.api.trigger(REFINES, "blocked")
+    assert running.await_run(REFINES, "blocked") == {"refine": "success", "gate": "failed"}
+    said = "\n".join(running.api.log_lines(REFINES, "blocked", "gate"))
+    assert "blocked: orders: " in said and "amount" in said and "Report: /weir/shop/quality" in said
+
+    # A declaration with a mistake.
+    broken = running.home.pipelines / "broken"
+    broken.mkdir()
+    (broken / "pipeline.yaml").write_text("pipeline: broken\nstreems: {}\n")
+    wait_for(lambda: "broken__stream" in running.dags(), MAY_TAKE_SECONDS, "the broken one is shown")
+    assert "pipeline.yaml:2: unknown word 'streems'" in running.dags()["broken__stream"]["description"]
+    assert running.driver() == driver
