@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.tables import TABLE_DEFAULTS
@@ -22,15 +22,22 @@ def build_session(app_name: str) -> SparkSession:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     # Spark would start whatever python3 is on the PATH, which may know none of our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    submitted = SparkConf().get("spark.master") if "PYSPARK_GATEWAY_PORT" in os.environ else None
-    master = submitted or os.environ.get("WEIR_SPARK_MASTER", "local[*]")
+    master = _submitted_master() or os.environ.get("WEIR_SPARK_MASTER", "local[*]")
     builder = SparkSession.builder.appName(app_name)
-    settings = _settings(master) if submitted else _settings(master) | _own_start(master)
+    settings = _settings(master) if _submitted_master() else _settings(master) | _own_start(master)
     for key, setting in settings.items():
         builder = builder.config(key, setting)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def _submitted_master() -> str | None:
+    """The master that spark-submit was told; None when nobody has started a JVM for this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    SparkContext._ensure_initialized()  # a SparkConf knows what was submitted only when it is connected to the JVM
+    return SparkConf().get("spark.master")
 
 
 def _own_start(master: str) -> dict[str, str]:

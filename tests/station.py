@@ -103,6 +103,12 @@ class Station(Workplace):
         wait_for(lambda: self.shift_state() == state, MAY_TAKE_SECONDS, f"a shift that is {state}")
         return str(self.runs()[-1]["dag_run_id"])
 
+    def await_trigger(self) -> None:
+        """Until a trigger looks after the driver: what a person does now, it hears of."""
+        self.await_shifts(1)
+        self.await_shift("deferred")
+        wait_for(lambda: "(ID " in self.shift_log(self.runs()[-1]["dag_run_id"]), 60, "the trigger runs")
+
     def await_caught_up(self, messages: int) -> None:
         """Until the archive and the view have read so many messages."""
 

@@ -167,13 +167,21 @@ class AirflowApi:
         if record is None or not record.is_alive():
             raise Refusal("Airflow is not running: run `weir up`")
         self.root = record.address
-        login = requests.post(f"{self.root}/auth/token", json={"username": ADMIN, "password": password(home)}, timeout=30)
-        login.raise_for_status()
+        self._headers: dict[str, str] = {}
+        login = self._ask("POST", f"{self.root}/auth/token", {"username": ADMIN, "password": password(home)})
+        if not login.ok:
+            raise Refusal(f"Airflow refused the login of {ADMIN}: its password file is {home.airflow / 'passwords.json'}")
         self._headers = {"Authorization": f"Bearer {login.json()['access_token']}"}
+
+    def _ask(self, method: str, address: str, body: dict[str, Any] | None) -> requests.Response:
+        try:
+            return requests.request(method, address, json=body, headers=self._headers, timeout=60)
+        except requests.RequestException:
+            raise Refusal(f"Airflow does not answer at {self.root}: see `weir status`") from None
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, may_be: tuple[int, ...] = ()) -> Any:
         """The answer's JSON. An error is raised with Airflow's own words, unless the caller expects its status."""
-        answer = requests.request(method, f"{self.root}/api/v2/{path}", json=body, headers=self._headers, timeout=60)
+        answer = self._ask(method, f"{self.root}/api/v2/{path}", body)
         if not answer.ok and answer.status_code not in may_be:
             raise Refusal(f"Airflow refused {method} {path}: {answer.status_code} {answer.text[:300]}")
         return answer.json() if answer.content else None

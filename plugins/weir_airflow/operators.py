@@ -162,7 +162,9 @@ def launch_driver(pipeline: str, connection: str, control: Control) -> Launch:
     outcome, log = home.lake.outcome(pipeline, name), home.log(name)
     try:
         arguments = job_arguments(home, pipeline, _brokers(home), outcome, ["--launch", nonce])
-        hook = SparkSubmitHook(conn_id=_checked(connection), name=name, jars=_jars(), conf=_python(), application_args=arguments)
+        hook = SparkSubmitHook(
+            conn_id=_checked(connection), name=name, jars=_jars(), conf=_python(), driver_memory=_memory(), application_args=arguments
+        )
     except Refusal as refusal:
         raise AirflowException(str(refusal)) from None
     command = hook._build_spark_submit_command(str(job_script("stream_job")))
@@ -198,7 +200,7 @@ class SparkJob(SparkSubmitOperator):
         try:
             _checked(self._conn_id)
             self.application_args = job_arguments(home, self.pipeline, "", outcome_file, self.options)
-            self.jars, self.conf = _jars(), _python()
+            self.jars, self.conf, self._driver_memory = _jars(), _python(), _memory()
         except Refusal as refusal:
             raise AirflowFailException(str(refusal)) from None
         try:
@@ -289,3 +291,7 @@ def _jars() -> str:
 def _python() -> dict[str, str]:
     """Spark would start whatever python3 is on the PATH, which may know none of our packages."""
     return {"spark.pyspark.python": sys.executable}
+
+
+def _memory() -> str:
+    return os.environ.get("WEIR_DRIVER_MEMORY", "2g")
