@@ -21,7 +21,7 @@ MAY_TAKE_SECONDS = 240
 
 
 class Station(Workplace):
-    def __init__(self, folder: Path, shift: str = "10 seconds") -> None:
+    def __init__(self, folder: Path, shift: str = "15 seconds") -> None:
         super().__init__(folder, ("orders",))
         self.declare(schedule={"shift": shift, "owner": "shop-team"})
         self.pipeline = load_named(self.home.pipelines, "shop")
@@ -103,11 +103,13 @@ class Station(Workplace):
         wait_for(lambda: self.shift_state() == state, MAY_TAKE_SECONDS, f"a shift that is {state}")
         return str(self.runs()[-1]["dag_run_id"])
 
-    def await_trigger(self) -> None:
-        """Until a trigger looks after the driver: what a person does now, it hears of."""
-        self.await_shifts(1)
-        self.await_shift("deferred")
-        wait_for(lambda: "(ID " in self.shift_log(self.runs()[-1]["dag_run_id"]), 60, "the trigger runs")
+    def await_fresh_shift(self, with_trigger: bool = False) -> str:
+        """Until a new shift waits, with most of its time before it; its run. With its trigger running, it hears what a person does."""
+        before = self.runs()[-1]["dag_run_id"]
+        wait_for(lambda: self.runs()[-1]["dag_run_id"] != before and self.shift_state() == "deferred", MAY_TAKE_SECONDS, "a new shift")
+        run = str(self.runs()[-1]["dag_run_id"])
+        wait_for(lambda: not with_trigger or "is running; archive" in self.shift_log(run), 60, "its trigger runs")
+        return run
 
     def await_caught_up(self, messages: int) -> None:
         """Until the archive and the view have read so many messages."""

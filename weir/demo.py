@@ -5,7 +5,8 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as dt_time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
     """Run everything as Airflow runs it, and report. The demo's home is emptied first and kept afterwards, for looking around."""
     home = Home(Home.from_environment().root / "demo")
     pipeline = load_named(home.pipelines, PIPELINE)
-    day = utc_now().date() - timedelta(days=1)
+    day = last_night(pipeline.schedule.nightly_at, utc_now())
     topics = {source.topic: source.partitions for source in pipeline.sources.values()}
     began = time.monotonic()
     with _own_settings(), _step(err, "starting Kafka") as step:
@@ -56,11 +57,9 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
             sent = send_events(kafka, planned, file, rate, lambda _: None)
             step.update("waiting until the stream has read them all")
             _wait_until_read(home, stack.end_offsets(kafka, topics))
-            step.update("the micro-batch DAG validates what was archived, and publishes it")
-            runs: list[tuple[str, str, str, float | None]] = [_run_dag(api, MICROBATCH, None)]
-            step.update(f"the nightly DAG recomputes {day} from the archive and compares")
-            runs.append(_run_dag(api, NIGHTLY, day))
-            runs += [("stream", run["dag_run_id"], run["state"], None) for run in api.runs(dag_id(PIPELINE, STREAM))]
+            step.update(f"the micro-batch DAG validates what was archived, the nightly DAG recomputes {day} and compares")
+            runs = _run_dags(api, [dag_id(PIPELINE, MICROBATCH), dag_id(PIPELINE, NIGHTLY)])
+            runs += [(dag_id(PIPELINE, STREAM), run["state"], None) for run in api.runs(dag_id(PIPELINE, STREAM))]
             report = NightlyReport.read(home.lake.nightly_report(PIPELINE, str(day)))
             assert report is not None
             step.update("stopping everything")
@@ -73,8 +72,10 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
     if not quiet:
         screens.show_sent(out, sent)
         screens.show_runs(out, runs)
-        screens.show_quarantine(out, PIPELINE, aside)
         screens.show_nightly(out, report)
+        out.print(
+            f"{sum(group.rows for group in aside):,} reasons to set rows aside: `weir quarantine list` shows them, with what can be done"
+        )
         out.print(f'[bold]weir query "{sql}"[/]')
         screens.show_answer(out, answer)
         _say_goodbye(out, home, seconds)
@@ -84,7 +85,7 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
         "sent": sum(sent.values()),
         "archived": sum(stream.archived for stream in report.streams),
         "set_aside": sum(group.rows for group in aside),
-        "runs": [{"dag": dag, "run": run, "state": state} for dag, run, state, _ in runs],
+        "runs": [{"dag": dag, "state": state} for dag, state, _ in runs],
         "report": report.model_dump(mode="json"),
     }
 
@@ -107,19 +108,31 @@ def await_dags(api: embedded_airflow.AirflowApi, wanted: list[str]) -> None:
         time.sleep(0.5)
 
 
-def _run_dag(api: embedded_airflow.AirflowApi, part: str, day: date | None) -> tuple[str, str, str, float]:
-    """Trigger a run, wait for its end, and give it with its seconds; a red one is an error with its log's last word."""
-    name, run = dag_id(PIPELINE, part), f"demo_{utc_now():%H%M%S}"
+def _run_dags(api: embedded_airflow.AirflowApi, dags: list[str]) -> list[tuple[str, str, float | None]]:
+    """Switch DAGs on, wait until the run of each that was due has ended; a red one is an error with its log's last word."""
     began = time.monotonic()
-    api.unpause(name)
-    api.trigger(name, run, day)
-    while (state := api.run_state(name, run)) not in ("success", "failed"):
+    ended: dict[str, tuple[str, str, float | None]] = {}
+    for name in dags:
+        api.unpause(name)
+    while len(ended) < len(dags):
+        for name in dags:
+            first = next(iter(api.runs(name)), None)
+            if name in ended or not first or first["state"] not in ("success", "failed"):
+                continue
+            api.unpause(name, paused=True)
+            if first["state"] == "failed":
+                tasks = api.tasks(name, first["dag_run_id"])
+                task = next(task for task, found in tasks.items() if found == "failed")
+                raise JobFailed(f"{name}: {task} failed: {api.log_lines(name, first['dag_run_id'], task)[-1]}")
+            ended[name] = (name, str(first["state"]), time.monotonic() - began)
         time.sleep(1)
-    api.unpause(name, paused=True)
-    if state == "failed":
-        task = next(task for task, found in api.tasks(name, run).items() if found == "failed")
-        raise JobFailed(f"{name}: {task} failed: {api.log_lines(name, run, task)[-1]}")
-    return part, run, state, time.monotonic() - began
+    return list(ended.values())
+
+
+def last_night(nightly_at: str, now: datetime) -> date:
+    """The day that the nightly which was due last recomputes."""
+    due = datetime.combine(now.date(), dt_time.fromisoformat(nightly_at), UTC)
+    return (due if now >= due else due - timedelta(days=1)).date() - timedelta(days=1)
 
 
 @contextmanager

@@ -108,11 +108,11 @@ def show_refined(console: Console, report: RefineReport) -> None:
     console.print(f"Report: {report.site}  ({report.seconds:.0f} s)", markup=False, soft_wrap=True)
 
 
-def show_runs(console: Console, runs: list[tuple[str, str, str, float | None]]) -> None:
+def show_runs(console: Console, runs: list[tuple[str, str, float | None]]) -> None:
     """Runs of DAGs: which, how they ended, and how long they took where that is known."""
-    table = _table("Airflow runs", "DAG", "run", "state", "seconds")
-    for dag, run, state, seconds in runs:
-        table.add_row(dag, run, state, "" if seconds is None else f"{seconds:.0f}")
+    table = _table("Airflow runs", "DAG", "state", "seconds")
+    for dag, state, seconds in runs:
+        table.add_row(dag, state, "" if seconds is None else f"{seconds:.0f}")
     console.print(table)
 
 

@@ -150,6 +150,7 @@ def test_crowded_closed_days_become_one_file_and_every_row_stays(household: Hous
     assert [table.compacted for table in again.tables] == [0, 0, 0] and (again.removed, again.expired) == ([], [])
 
 
+@pytest.mark.soak
 def test_a_stream_that_appends_meanwhile_is_not_disturbed(household: Household) -> None:
     for _ in range(6):
         household.orders(NOON)
@@ -224,6 +225,7 @@ def test_old_raw_goes_by_whole_days_and_only_when_all_have_read_it(household: Ho
         household.nightly(on(old))
 
 
+@pytest.mark.soak
 def test_what_is_archived_after_the_days_were_chosen_stays(household: Household) -> None:
     household.orders(NOON)
     refined = {"shop.orders/0": household.offset}
@@ -238,6 +240,7 @@ def test_what_is_archived_after_the_days_were_chosen_stays(household: Household)
     assert Counter(r["offset"] for r in rows) == late and len(late) == 4
 
 
+@pytest.mark.soak
 def test_vacuum_removes_what_is_older_than_a_week_and_the_last_week_can_be_read(household: Household) -> None:
     for _ in range(3):
         household.orders(NOON)
@@ -310,6 +313,7 @@ def test_old_reports_and_forgotten_stages_go_and_what_is_in_use_stays(household:
     assert [folder.name for folder in stages if folder.exists()] == ["2", "3", "1"] and undeclared.exists()
 
 
+@pytest.mark.soak
 def test_a_crash_after_any_step_loses_nothing_and_the_next_run_goes_on(household: Household) -> None:
     household.declare("keep_raw: 10 days")
     for amount in ("10.00", "-5"):

@@ -10,14 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import oracle
 import pytest
-from harness import DAY, ROOT, archive_of, messages_of, wait_for
+from harness import DAY, ROOT, archive_of, messages_of, read_sent, wait_for
 from station import MAY_TAKE_SECONDS, NIGHTS, REFINES, SHIFTS, Station
 
 from weir import embedded_airflow, stack
 from weir.embedded_airflow import AirflowRecord, PartsRecord, environment
 from weir.generator import Shares
-from weir.layout import SHIFT_TASK
+from weir.layout import HOUSEKEEPING_DAG, SHIFT_TASK
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(2_400)]
 
@@ -27,7 +28,7 @@ IN_TIME = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.
 @pytest.fixture(scope="module")
 def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     """One for all: a start takes a minute."""
-    place = Station(tmp_path_factory.mktemp("station"), shift="15 seconds")
+    place = Station(tmp_path_factory.mktemp("station"))
     yield place
     place.close()
 
@@ -127,8 +128,8 @@ def test_a_scheduler_that_is_asked_to_end_comes_back(running: Station) -> None:
 
 def test_a_run_that_is_marked_failed_stays_stopped(running: Station) -> None:
     driver = running.driver()
-    running.await_trigger()
-    running.api.call("PATCH", f"dags/{SHIFTS}/dagRuns/{running.runs()[-1]['dag_run_id']}", {"state": "failed"})
+    run = running.await_fresh_shift(with_trigger=True)
+    running.api.call("PATCH", f"dags/{SHIFTS}/dagRuns/{run}", {"state": "failed"})
     wait_for(lambda: (beat := running.control.heartbeat()) and beat.state == "stopped", 120, "the driver has stopped")
     wait_for(running.is_paused, 120, "the DAG is paused")
     time.sleep(20)
@@ -142,8 +143,7 @@ def test_a_run_that_is_marked_failed_stays_stopped(running: Station) -> None:
 
 def test_a_cleared_shift_restarts_the_driver(running: Station) -> None:
     driver = running.driver()
-    running.await_trigger()
-    run = running.runs()[-1]["dag_run_id"]
+    run = running.await_fresh_shift(with_trigger=True)
     body = {"dry_run": False, "dag_run_id": run, "task_ids": [SHIFT_TASK], "only_failed": False, "reset_dag_runs": True}
     running.api.call("POST", f"dags/{SHIFTS}/clearTaskInstances", body)
     running.await_driver(driver.generation + 1)
@@ -166,7 +166,7 @@ def test_a_paused_dag_has_no_new_shift_and_the_driver_runs_on(running: Station) 
 
 def test_a_task_that_dies_before_it_stored_the_driver_is_followed_by_one_that_finds_it(running: Station) -> None:
     station, before = running, running.driver()
-    station.mark_shift(station.await_shift("deferred"), "failed")
+    station.mark_shift(station.await_fresh_shift(), "failed")
     wait_for(station.is_paused, 180, "the DAG is paused")
     wait_for(lambda: not before.holder.is_alive(), 60, "the driver has stopped")
     stored = station.control.launch()
@@ -220,6 +220,9 @@ def test_three_days_are_backfilled_in_order_each_once(running: Station) -> None:
     by_start = sorted(nights(), key=lambda night: night["start_date"])
     assert [night["data_interval_start"][:10] for night in by_start] == [str(DAY.replace(day=DAY.day + n)) for n in range(3)]
     assert all(earlier["end_date"] <= later["start_date"] for earlier, later in itertools.pairwise(by_start))
+    stream, compute = oracle.VIEWS["revenue_per_minute"]
+    first = oracle.first_of_each(stream, messages_of(read_sent(running.home.sent("shop", str(DAY), 1)), stream))
+    assert running.cells("revenue_per_minute", "__batch") == compute(row for _, row in first)
     for number in range(3):
         assert running.home.lake.nightly_report("shop", str(DAY.replace(day=DAY.day + number))).exists()
 
@@ -254,3 +257,12 @@ def test_what_is_wrong_is_said_in_one_line_and_the_others_go_on(running: Station
     wait_for(lambda: "broken__stream" in running.dags(), MAY_TAKE_SECONDS, "the broken one is shown")
     assert "pipeline.yaml:2: unknown word 'streems'" in running.dags()["broken__stream"]["description"]
     assert running.driver() == driver
+
+
+def test_housekeeping_runs_beside_the_stream(running: Station) -> None:
+    driver = running.driver()
+    running.api.unpause(HOUSEKEEPING_DAG)
+    wait_for(lambda: running.runs(HOUSEKEEPING_DAG), 60, "housekeeping is due")
+    assert running.await_run(HOUSEKEEPING_DAG, running.runs(HOUSEKEEPING_DAG)[0]["dag_run_id"]) == {"shop": "success"}
+    assert running.driver() == driver
+    assert_whole(running)

@@ -93,6 +93,7 @@ def test_break_a_rule_refine_look_mend_replay(desk: Desk) -> None:
     assert "2026-03-01 waits for" in desk.weir("status").stdout
 
 
+@pytest.mark.soak
 def test_a_driver_that_runs_out_of_memory_publishes_nothing(desk: Desk) -> None:
     desk.archive(*(order(f"m-{n}") for n in range(10)))
     condition = "length(repeat(order_id, 700000000)) > 0"
