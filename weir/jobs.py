@@ -28,6 +28,14 @@ def job_arguments(home: Home, pipeline: str, kafka: str, outcome: Path, options:
     ]
 
 
+def make_room_for_log(log: Path, kind: str) -> None:
+    """Keep the last logs of this kind, and of their outcomes, and drop the older ones."""
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for old in sorted(log.parent.glob(f"{kind}-*.log"))[:-KEPT_LOGS]:
+        old.with_suffix(".json").unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+
+
 class Job:
     """One started job. It lives in a session of its own: what ends its starter does not end it."""
 
@@ -35,10 +43,7 @@ class Job:
         name = f"{pipeline}-{module}-{utc_now():%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self.log = home.log(name)
         self._outcome = self.log.with_suffix(".json")
-        self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for old in sorted(self.log.parent.glob(f"{pipeline}-{module}-*.log"))[:-KEPT_LOGS]:
-            old.with_suffix(".json").unlink(missing_ok=True)
-            old.unlink(missing_ok=True)
+        make_room_for_log(self.log, f"{pipeline}-{module}")
         arguments = job_arguments(home, pipeline, kafka, self._outcome, options or [])
         command = [sys.executable, "-m", f"spark_jobs.{module}", *arguments]
         with self.log.open("wb") as log:

@@ -126,6 +126,8 @@ class Policy:
     """From the launch to the first heartbeat: a JVM and its sessions on a crowded machine."""
     first_wait_seconds: float = 5
     longest_wait_seconds: float = 300
+    longest_wait_away_seconds: float = 60
+    """While the brokers are away nothing is wrong with the driver: it is tried again until they are back, and soon after."""
     crashes: int = 5
     """So many ends in a row, each after a short life, are a loop that a restart does not break."""
     healthy_seconds: float = 600
@@ -185,11 +187,16 @@ INCURABLE = (
     ),
     Incurable(
         "refused",
-        r"is not on .*: run `weir up`|no such pipeline|pipeline\.yaml:\d+|\.sql:\d+|is not declared|run `weir jars`|WEIR_LAKE=",
+        r"is not on .*: run `weir up`|there is no pipeline|there is no connection|names no master|is not on the PATH"
+        r"|pipeline\.yaml:\d+|\.sql:\d+|is not declared|run `weir jars`|WEIR_LAKE=",
         "change what the line says",
     ),
 )
 """What no restart mends. Anything else is tried again: a broker that is away, a full disk, memory, a killed process."""
+
+
+AWAY = r"no Kafka broker answers|Kafka is not running|TimeoutException|DisconnectException|Connection refused"
+"""Ends that say nothing about the driver: what it needs is not there just now."""
 
 
 def name_incurable(error: str | None) -> Incurable | None:
@@ -213,7 +220,8 @@ def decide(seen: Seen, policy: Policy, now: datetime) -> Verdict:
         return _after_an_end(seen.history, policy, now, DriverEnd(nonce=launch.nonce, ended_at=now, lived_seconds=0, error=error))
     if lease and lease.holder.nonce not in known:
         if beat and beat.state == "stopped":
-            return _after_a_stop(who, lease, seen.stop, now)
+            was_tried_since = bool(seen.history) and beat.written_at < seen.history[-1].ended_at
+            return _after_an_end(seen.history, policy, now, None) if was_tried_since else _after_a_stop(who, lease, seen.stop, now)
         error = (
             beat.error or "failed without a word" if beat and beat.state == "failed" else "died" if seen.holder_is_dead else "fell silent"
         )
@@ -251,10 +259,12 @@ def _after_an_end(history: Sequence[DriverEnd], policy: Policy, now: datetime, n
         in_a_row += 1
         if end.lived_seconds >= policy.healthy_seconds:
             break
-    if in_a_row >= policy.crashes:
+    is_waiting = bool(re.search(AWAY, last.error))
+    if in_a_row >= policy.crashes and not is_waiting:
         reason = f"crash loop: {in_a_row} drivers in a row ended early, the last with: {last.error}"
         return Verdict(Act.GIVE_UP, f"{reason}; mend the cause, then start the stream again", ended=new)
-    wait = min(policy.first_wait_seconds * 2 ** (in_a_row - 1), policy.longest_wait_seconds)
+    longest = policy.longest_wait_away_seconds if is_waiting else policy.longest_wait_seconds
+    wait = min(policy.first_wait_seconds * 2 ** min(in_a_row - 1, 20), longest)
     wait *= random.Random(last.nonce).uniform(0.8, 1.2)  # noqa: S311 (jitter, the same however often it is asked)
     left = max((last.ended_at + timedelta(seconds=wait) - now).total_seconds(), 0)
     return Verdict(Act.RESTART, f"the driver ended ({last.error}), {in_a_row}. time in a row", left, new)

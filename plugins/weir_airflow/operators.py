@@ -15,9 +15,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from weir.event_time import utc_now
 from weir.faults import fault_point
-from weir.jobs import JobFailed, job_arguments, stop_stream
+from weir.jobs import JobFailed, job_arguments, make_room_for_log, stop_stream
 from weir.layout import SHIFT_TASK, Home, job_script
-from weir.records import Control, Identity, Launch, Outcome
+from weir.records import Control, DriverEnd, Identity, Launch, Outcome
 from weir.refusal import Refusal
 from weir.supervision import Act, Policy, decide, observe
 from weir_airflow.triggers import HeartbeatTrigger, kill_driver
@@ -101,13 +101,17 @@ class StreamShift(BaseOperator):
             if verdict.wait_seconds > 0:
                 self.log.info("starting it again in %.0f s", verdict.wait_seconds)
                 self._defer(context, ends_at, utc_now() + timedelta(seconds=verdict.wait_seconds))
-            launched = launch_driver(self.pipeline, self.connection, control)
+            try:
+                launched = launch_driver(self.pipeline, self.connection, control)
+            except Refusal as refusal:  # an end like any other: waited for, or given up
+                control.note_end(DriverEnd(nonce=secrets.token_hex(8), ended_at=utc_now(), lived_seconds=0, error=str(refusal)))
+                return self._look_after(context, ends_at)
             self.log.info("started process %s; its log: %s", launched.identity.pid, launched.log)
             _remember(context, {"nonce": launched.nonce, "pid": launched.identity.pid, "host": launched.identity.host})
         elif seen.lease:
             holder = seen.lease.holder
             _remember(context, {"nonce": holder.nonce, "pid": holder.pid, "host": holder.host, "generation": seen.lease.generation})
-        self._defer(context, ends_at, None)
+        return self._defer(context, ends_at, None)
 
     def _defer(self, context: Context, ends_at: datetime, wake_at: datetime | None) -> None:
         ti = context["ti"]
@@ -160,22 +164,19 @@ def launch_driver(pipeline: str, connection: str, control: Control) -> Launch:
     home, nonce = Home.from_environment(), secrets.token_hex(8)
     name = f"{pipeline}-stream_job-{utc_now():%Y%m%dT%H%M%S}-{nonce[:4]}"
     outcome, log = home.lake.outcome(pipeline, name), home.log(name)
-    try:
-        arguments = job_arguments(home, pipeline, _brokers(home), outcome, ["--launch", nonce])
-        hook = SparkSubmitHook(
-            conn_id=_checked(connection), name=name, jars=_jars(), conf=_python(), driver_memory=_memory(), application_args=arguments
-        )
-    except Refusal as refusal:
-        raise AirflowException(str(refusal)) from None
+    arguments = job_arguments(home, pipeline, _brokers(home), outcome, ["--launch", nonce])
+    hook = SparkSubmitHook(
+        conn_id=_checked(connection), name=name, jars=_jars(), conf=_python(), driver_memory=_memory(), application_args=arguments
+    )
     command = hook._build_spark_submit_command(str(job_script("stream_job")))
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_room_for_log(log, f"{pipeline}-stream_job")
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=os.environ | (hook._env or {})
             )
     except FileNotFoundError:
-        raise AirflowFailException(f"{command[0]} is not on the PATH of this worker: install PySpark or Spark there") from None
+        raise Refusal(f"{command[0]} is not on the PATH of this worker: install PySpark or Spark there") from None
     fault_point("after_submit_before_store", 0)
     launch = Launch(nonce=nonce, identity=Identity.of(process.pid), log=str(log), outcome=str(outcome), launched_at=utc_now())
     control.note_launch(launch)

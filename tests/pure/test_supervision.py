@@ -149,6 +149,12 @@ TORN = beat("failed").model_copy(update={"error": "view_v: [STREAMING_CHECKPOINT
         (Seen(YOUNG, beat(), holder_is_dead=True, history=[end(str(n)) for n in range(4)]), Act.GIVE_UP, "crash loop: 5 drivers"),
         (Seen(YOUNG, FAILED, history=[*(end(str(n)) for n in range(4)), end("h", lived=4_000)]), Act.RESTART, "2. time in a row"),
         (Seen(LEASE, FAILED, history=[*(end(str(n)) for n in range(4)), end("g", given_up=True)]), Act.RESTART, "1. time in a row"),
+        # A start that was refused counts from where it happened, not from the stop before it.
+        (Seen(LEASE, beat("stopped", seconds_ago=9), history=[end("r", "Kafka is not running", 1)]), Act.RESTART, "Kafka is not running"),
+        (Seen(LEASE, beat("stopped", seconds_ago=1), history=[end("r", "Kafka is not running", 9)]), Act.START, "was stopped"),
+        (Seen(history=[end("r", "there is no connection 'spark_default': add it")]), Act.GIVE_UP, "refused: there is no connection"),
+        # Brokers that are away are waited for, however long.
+        (Seen(YOUNG, FAILED, history=[end(str(n), "no Kafka broker answers") for n in range(15)]), Act.RESTART, "16. time in a row"),
     ],
 )
 def test_what_a_shift_does_follows_from_the_records(seen: Seen, act: Act, words: str) -> None:
@@ -165,6 +171,8 @@ def test_each_crash_in_a_row_is_answered_after_a_longer_wait_with_jitter() -> No
     patient = Policy(crashes=100)
     longest = decide(Seen(history=[end(str(n)) for n in range(50)]), patient, NOW).wait_seconds
     assert longest <= patient.longest_wait_seconds * 1.2
+    away = decide(Seen(history=[end(str(n), "no Kafka broker answers") for n in range(50)]), POLICY, NOW).wait_seconds
+    assert away <= POLICY.longest_wait_away_seconds * 1.2
 
 
 def test_the_wait_goes_by_and_asking_again_changes_nothing() -> None:

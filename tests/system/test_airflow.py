@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 from harness import archive_of, messages_of, wait_for
 from station import NIGHTS, REFINES, SHIFTS, Station
 
@@ -81,6 +82,10 @@ def test_a_day_under_airflow(station: Station) -> None:
     run = place.runs(REFINES)[-1]["dag_run_id"]
     assert place.await_run(REFINES, run) == {"refine": "success", "gate": "success"}
     place.api.unpause(REFINES, paused=True)
+    page = f"{place.api.root}/weir/shop/quality/index.html"
+    assert requests.get(page, timeout=30).status_code == 401, "nobody reads a report without a login"
+    report = requests.get(page, headers=place.api._headers, timeout=30)
+    assert report.status_code == 200 and "orders" in report.text and "default-src 'none'" in report.headers["content-security-policy"]
     place.api.unpause(NIGHTS)
     wait_for(lambda: place.runs(NIGHTS), 60, "a night is due")
     assert place.await_run(NIGHTS, place.runs(NIGHTS)[0]["dag_run_id"]) == {"recompute": "success", "gate": "success"}
