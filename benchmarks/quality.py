@@ -3,6 +3,7 @@
 cost_of_rules    twelve row rules in the stream against none: the same query over the same files, time of its batches
 verdict_speedup  counting broken rules by the verdict against Great Expectations (SUMMARY), a million rows, the same rules; the rows
                  are in memory, because reading files, which both would do, is not what is compared
+report_growth    what the reports of a micro-batch cost after a thousand of them, five minutes apart, against the first fifty
 memory_growth    Python's and the JVM's memory after all validations against that after a fifth of them
 
 `--json` prints one object. Orders alternate and medians count: the machine is shared.
@@ -16,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,16 @@ import psutil  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
-from quality.gate import validate  # noqa: E402
+from quality.gate import Validation, validate  # noqa: E402
+from quality.reports import write_site  # noqa: E402
 from quality.verdict import broken_by  # noqa: E402
+from spark_jobs.refine_job import merge_days  # noqa: E402
 from spark_jobs.session import build_session  # noqa: E402
 from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows  # noqa: E402
 from weir.expectations import Expectation  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.pipeline import Pipeline, Stream  # noqa: E402
+from weir.records import DayQuality, ExpectationResult, RefineCursor, Sample  # noqa: E402
 from weir.stack import fetch_jars  # noqa: E402
 
 RULES: list[dict[str, Any]] = [
@@ -57,6 +62,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--validations", type=int, default=500)
+    parser.add_argument("--reports", type=int, default=1_000)
     options = parser.parse_args()
     room = Path(tempfile.mkdtemp(prefix="weir-bench-"))
     try:
@@ -64,9 +70,16 @@ def main() -> None:
         spark = build_session("quality benchmark")
         write_messages(spark, room / "messages", options.rows)
         found = cost_of_rules(spark, room, options) | verdict_speedup(spark, room, options) | memory_growth(spark, room, options)
+        found |= report_growth(room, options)
     finally:
         shutil.rmtree(room, ignore_errors=True)
-    found |= {"rows": options.rows, "rounds": options.rounds, "validations": options.validations, "rules": len(RULES)}
+    found |= {
+        "rows": options.rows,
+        "rounds": options.rounds,
+        "validations": options.validations,
+        "reports": options.reports,
+        "rules": len(RULES),
+    }
     if options.json:
         print(json.dumps(found))
     else:
@@ -158,6 +171,41 @@ def verdict_speedup(spark: SparkSession, room: Path, options: argparse.Namespace
         "seconds_verdict": round(median["verdict"], 2),
         "seconds_great_expectations": round(median["great_expectations"], 2),
     }
+
+
+def report_growth(room: Path, options: argparse.Namespace) -> dict[str, float]:
+    """The part of a micro-batch that could grow with history: the cursor with its days, and the pages of the changed day."""
+    pipeline = with_rules(RULES)
+    file, site = room / "cursor.json", room / "site"
+    began, seconds = datetime(2026, 3, 1, tzinfo=UTC), []
+    results = [
+        ExpectationResult(expectation=rule.name, rule=rule.rule, arguments={}, severity=rule.severity, success=True, checked=5_000)
+        for rule in pipeline.streams["orders"].expectations
+    ]
+    for batch in range(options.reports):
+        received_at = began + timedelta(minutes=5 * batch)
+        day = str(received_at.date())
+        samples = [Sample(place=f"shop.orders/0/{batch}", received_at=received_at, row={"order_id": "o-1"}, payload="{}")]
+        reasons = {"amount:be_between": 3, "currency:be_in_set": 2}
+        new = DayQuality(
+            stream="orders",
+            day=day,
+            batches=1,
+            rows=5_005,
+            accepted=5_000,
+            rejected=5,
+            reasons=reasons,
+            samples=dict.fromkeys(reasons, samples),
+        )
+        start = time.monotonic()
+        cursor = RefineCursor.read(file) or RefineCursor(id="bench")
+        days = merge_days(cursor.days, {day: new}, Validation(results))
+        cursor = cursor.model_copy(update={"batch": batch, "days": days})
+        cursor.write(file)
+        write_site(site, pipeline, {"orders": cursor.days}, {}, {("orders", day)})
+        seconds.append(time.monotonic() - start)
+    first, last = statistics.median(seconds[20:70]), statistics.median(seconds[-50:])  # the first few load the templates
+    return {"report_growth": round(last / first, 2), "report_seconds_first": round(first, 3), "report_seconds_last": round(last, 3)}
 
 
 def memory_growth(spark: SparkSession, room: Path, options: argparse.Namespace) -> dict[str, float]:

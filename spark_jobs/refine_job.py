@@ -85,7 +85,7 @@ class Refinery:
             shelf.forget_stages()
             report.write(blocked)
             return report
-        after = RefineCursor(id=cursor.id, batch=batch, until=until, days=_merge_days(cursor.days, days, validation))
+        after = RefineCursor(id=cursor.id, batch=batch, until=until, days=merge_days(cursor.days, days, validation))
         shelf.publish(PublishPlan(way=REFINE, stage=stage, cursor=after), self.check_lease)
         blocked.unlink(missing_ok=True)
         self.changed |= {(source, day) for day in days}
@@ -218,7 +218,7 @@ def _add(one: DayQuality, other: DayQuality) -> DayQuality:
     )
 
 
-def _merge_days(known: dict[str, DayQuality], new: dict[str, DayQuality], validation: Validation) -> dict[str, DayQuality]:
+def merge_days(known: dict[str, DayQuality], new: dict[str, DayQuality], validation: Validation) -> dict[str, DayQuality]:
     """The counts of all batches, each day's last results; the last days only."""
     merged = dict(known)
     for day, quality in new.items():
