@@ -29,6 +29,7 @@ def kill_driver(place: Station) -> None:
     os.killpg(os.getpgid(place.driver().holder.pid), signal.SIGKILL)
 
 
+@pytest.mark.timeout(1_800)
 def test_a_day_under_airflow(station: Station) -> None:
     """Start, crash, an Airflow that dies, a second driver, a person's acts, the micro-batch and the night: one story, one stack."""
     place = station
