@@ -61,6 +61,7 @@ def desk(spark: SparkSession, tmp_path: Path) -> Desk:
     return Desk(spark, tmp_path)
 
 
+@pytest.mark.soak  # four minutes; tests/spark/test_refine.py has each step of it
 def test_break_a_rule_refine_look_mend_replay(desk: Desk) -> None:
     script = "<script>alert(1)</script>"
     desk.change("value_set: [EUR, USD, GBP]", "value_set: [USD]")  # somebody forgot a currency

@@ -206,6 +206,7 @@ def silent_seconds(place: Workplace) -> float:
     return (datetime.now(UTC) - beat.written_at).total_seconds()
 
 
+@pytest.mark.soak  # a day under Airflow has a stop and a start too
 def test_a_stop_comes_at_a_batch_border_and_the_next_start_resumes(workplace: Callable[..., Workplace]) -> None:
     place = workplace("orders")
     sent = place.produce(4_000, IN_TIME)
