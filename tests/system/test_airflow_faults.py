@@ -255,7 +255,7 @@ def test_what_is_wrong_is_said_in_one_line_and_the_others_go_on(running: Station
     broken.mkdir()
     (broken / "pipeline.yaml").write_text("pipeline: broken\nstreems: {}\n")
     wait_for(lambda: "broken__stream" in running.dags(), MAY_TAKE_SECONDS, "the broken one is shown")
-    assert "pipeline.yaml:2: unknown word 'streems'" in running.dags()["broken__stream"]["description"]
+    assert "pipeline.yaml:1: the pipeline needs 'streams'" in running.dags()["broken__stream"]["description"]
     assert running.driver() == driver
 
 
