@@ -22,9 +22,10 @@ def build_session(app_name: str) -> SparkSession:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     # Spark would start whatever python3 is on the PATH, which may know none of our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    master = _submitted_master() or os.environ.get("WEIR_SPARK_MASTER", "local[*]")
+    submitted = _submitted_master()
+    master = submitted or os.environ.get("WEIR_SPARK_MASTER", "local[*]")
     builder = SparkSession.builder.appName(app_name)
-    settings = _settings(master) if _submitted_master() else _settings(master) | _own_start(master)
+    settings = _settings(master) if submitted else _settings(master) | _own_start(master)
     for key, setting in settings.items():
         builder = builder.config(key, setting)
     session = builder.getOrCreate()

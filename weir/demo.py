@@ -21,7 +21,7 @@ from weir.layout import MICROBATCH, NIGHTLY, STREAM, Home, dag_id
 from weir.loader import load_named
 from weir.produce import plan_events, send_events
 from weir.records import Control, NightlyReport, QueryPulse
-from weir.serving import QuarantineFilter, answer_query, quarantine_groups
+from weir.serving import answer_query
 
 PIPELINE = "shop"
 CATCH_UP_SECONDS = 240
@@ -67,15 +67,11 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
             _stop_all(home)
         sql = "SELECT country, sum(orders) AS orders, sum(revenue) AS revenue FROM revenue_per_minute GROUP BY 1 ORDER BY 3 DESC LIMIT 5"
         answer = answer_query(home.lake, [pipeline], sql)
-        aside = quarantine_groups(home.lake, pipeline, QuarantineFilter())
     seconds = round(time.monotonic() - began)
     if not quiet:
         screens.show_sent(out, sent)
         screens.show_runs(out, runs)
         screens.show_nightly(out, report)
-        out.print(
-            f"{sum(group.rows for group in aside):,} reasons to set rows aside: `weir quarantine list` shows them, with what can be done"
-        )
         out.print(f'[bold]weir query "{sql}"[/]')
         screens.show_answer(out, answer)
         _say_goodbye(out, home, seconds)
@@ -84,7 +80,7 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
         "day": str(day),
         "sent": sum(sent.values()),
         "archived": sum(stream.archived for stream in report.streams),
-        "set_aside": sum(group.rows for group in aside),
+        "set_aside": sum(stream.rejected + stream.undecodable for stream in report.streams),
         "runs": [{"dag": dag, "state": state} for dag, state, _ in runs],
         "report": report.model_dump(mode="json"),
     }

@@ -13,14 +13,14 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from contextlib import suppress
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import requests
 
-from weir.event_time import day_bounds, utc_now
+from weir.event_time import utc_now
 from weir.layout import PROJECT, Home
 from weir.records import Identity, Record, write_whole
 from weir.refusal import Refusal
@@ -91,7 +91,7 @@ class AirflowRecord(Record):
         return f"http://{HOST}:{self.port}"
 
     def is_alive(self) -> bool:
-        return self.watcher.is_on_this_host() and self.watcher.is_alive()
+        return self.watcher.is_alive()
 
 
 class PartsRecord(Record):
@@ -189,13 +189,8 @@ class AirflowApi:
     def unpause(self, dag_id: str, paused: bool = False) -> None:
         self.call("PATCH", f"dags/{dag_id}", {"is_paused": paused})
 
-    def trigger(self, dag_id: str, run_id: str, day: date | None = None) -> None:
-        """Start a run now; with `day`, one whose data interval is that day."""
-        body: dict[str, Any] = {"dag_run_id": run_id, "logical_date": None}
-        if day:
-            start, end = day_bounds(day)
-            body |= {"logical_date": start.isoformat(), "data_interval_start": start.isoformat(), "data_interval_end": end.isoformat()}
-        self.call("POST", f"dags/{dag_id}/dagRuns", body)
+    def trigger(self, dag_id: str, run_id: str) -> None:
+        self.call("POST", f"dags/{dag_id}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
 
     def dag_ids(self) -> set[str]:
         return {dag["dag_id"] for dag in self.call("GET", "dags?limit=100")["dags"]}
@@ -310,7 +305,7 @@ def _add_spark_connection(home: Home) -> None:
 def _end_leftovers(home: Home) -> bool:
     """End parts whose watcher is gone; whether there were any."""
     parts = PartsRecord.read(home.airflow_parts)
-    alive = [part for part in parts.parts.values() if part.is_on_this_host() and part.is_alive()] if parts else []
+    alive = [part for part in parts.parts.values() if part.is_alive()] if parts else []
     _end(alive)
     return bool(alive)
 

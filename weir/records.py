@@ -80,7 +80,7 @@ class Identity(Record):
     def is_alive(self) -> bool:
         """Whether that very process still runs on this host (a zombie does not)."""
         try:
-            same = self.boot == _boot() and abs(_started_at(self.pid) - self.started_at) < 1
+            same = self.is_on_this_host() and self.boot == _boot() and abs(_started_at(self.pid) - self.started_at) < 1
             return same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False

@@ -96,7 +96,7 @@ class KafkaRecord(Record):
         return f"{HOST}:{self.port}"
 
     def is_alive(self) -> bool:
-        return self.identity.is_on_this_host() and self.identity.is_alive()
+        return self.identity.is_alive()
 
 
 class KafkaCluster(Record):

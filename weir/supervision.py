@@ -150,7 +150,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decided:
     act: Act
     reason: str
     wait_seconds: float = 0
@@ -195,7 +195,7 @@ INCURABLE = (
 """What no restart mends. Anything else is tried again: a broker that is away, a full disk, memory, a killed process."""
 
 
-AWAY = r"no Kafka broker answers|Kafka is not running|TimeoutException|DisconnectException|Connection refused"
+AWAY = r"no Kafka broker answers|Kafka is not running|Timed out waiting for a node assignment|could not be established. Node may not be"
 """Ends that say nothing about the driver: what it needs is not there just now."""
 
 
@@ -203,18 +203,18 @@ def name_incurable(error: str | None) -> Incurable | None:
     return next((kind for kind in INCURABLE if error and re.search(kind.signs, error)), None)
 
 
-def decide(seen: Seen, policy: Policy, now: datetime) -> Verdict:
+def decide(seen: Seen, policy: Policy, now: datetime) -> Decided:
     """What a shift has to do now. It depends on nothing but its arguments, and asked again after the wait it says the same."""
     lease, launch = seen.lease, seen.launch
     beat = seen.heartbeat if seen.heartbeat and lease and seen.heartbeat.generation == lease.generation else None
     who = f"process {lease.holder.pid} on {lease.holder.host} (generation {lease.generation})" if lease else ""
     known = {end.nonce for end in seen.history}
     if lease and isinstance(decide_lease(lease, seen.heartbeat, seen.holder_is_dead, now), Leave):
-        return Verdict(Act.ADOPT if beat else Act.LEAVE, f"{who} is {beat.state if beat else 'starting'}")
+        return Decided(Act.ADOPT if beat else Act.LEAVE, f"{who} is {beat.state if beat else 'starting'}")
     if launch and launch.nonce not in known and not (lease and lease.holder.nonce == launch.nonce):
         age = (now - launch.launched_at).total_seconds()
         if not seen.launched_is_dead and age < policy.start_seconds:
-            return Verdict(Act.LEAVE, f"process {launch.identity.pid} was started {max(age, 0):.0f} s ago and has not beaten yet")
+            return Decided(Act.LEAVE, f"process {launch.identity.pid} was started {max(age, 0):.0f} s ago and has not beaten yet")
         silent = "ended before its first beat" if seen.launched_is_dead else f"did not beat within {policy.start_seconds:.0f} s"
         error = seen.last_words or f"{silent}; see {launch.log}"
         return _after_an_end(seen.history, policy, now, DriverEnd(nonce=launch.nonce, ended_at=now, lived_seconds=0, error=error))
@@ -232,27 +232,27 @@ def decide(seen: Seen, policy: Policy, now: datetime) -> Verdict:
             seen.history, policy, now, DriverEnd(nonce=lease.holder.nonce, ended_at=ended_at, lived_seconds=lived, error=error)
         )
     if not seen.history:
-        return Verdict(Act.START, "no driver has run yet")
+        return Decided(Act.START, "no driver has run yet")
     return _after_an_end(seen.history, policy, now, None)
 
 
-def _after_a_stop(who: str, lease: Lease, stop: StopRequest | None, now: datetime) -> Verdict:
+def _after_a_stop(who: str, lease: Lease, stop: StopRequest | None, now: datetime) -> Decided:
     """A driver that was asked to stop is started again, unless the asking is so fresh that this shift cannot be the answer to it."""
     if stop is None or stop.generation < lease.generation:
-        return Verdict(Act.START, f"{who} was stopped")
+        return Decided(Act.START, f"{who} was stopped")
     if stop.hold and now - stop.requested_at < timedelta(seconds=HOLD_SECONDS):
-        return Verdict(Act.GIVE_UP, f"{who} was stopped: {stop.reason}; unpause the DAG to start it again")
-    return Verdict(Act.START, f"{who} was stopped: {stop.reason}")
+        return Decided(Act.GIVE_UP, f"{who} was stopped: {stop.reason}; unpause the DAG to start it again")
+    return Decided(Act.START, f"{who} was stopped: {stop.reason}")
 
 
-def _after_an_end(history: Sequence[DriverEnd], policy: Policy, now: datetime, new: DriverEnd | None) -> Verdict:
+def _after_an_end(history: Sequence[DriverEnd], policy: Policy, now: datetime, new: DriverEnd | None) -> Decided:
     """Start again, after a wait that doubles with each crash in a row, or give up. What was given up on is a closed matter."""
     ends = [*history, new] if new else list(history)
     last, in_a_row = ends[-1], 0
     if last.given_up:
-        return Verdict(Act.START, f"it is tried anew after: {last.error}")
+        return Decided(Act.START, f"it is tried anew after: {last.error}")
     if incurable := name_incurable(last.error):
-        return Verdict(Act.GIVE_UP, f"{incurable.name}: {last.error}; a restart cannot mend this: {incurable.advice}", ended=new)
+        return Decided(Act.GIVE_UP, f"{incurable.name}: {last.error}; a restart cannot mend this: {incurable.advice}", ended=new)
     for end in reversed(ends):
         if end.given_up:
             break
@@ -262,12 +262,12 @@ def _after_an_end(history: Sequence[DriverEnd], policy: Policy, now: datetime, n
     is_waiting = bool(re.search(AWAY, last.error))
     if in_a_row >= policy.crashes and not is_waiting:
         reason = f"crash loop: {in_a_row} drivers in a row ended early, the last with: {last.error}"
-        return Verdict(Act.GIVE_UP, f"{reason}; mend the cause, then start the stream again", ended=new)
+        return Decided(Act.GIVE_UP, f"{reason}; mend the cause, then start the stream again", ended=new)
     longest = policy.longest_wait_away_seconds if is_waiting else policy.longest_wait_seconds
     wait = min(policy.first_wait_seconds * 2 ** min(in_a_row - 1, 20), longest)
     wait *= random.Random(last.nonce).uniform(0.8, 1.2)  # noqa: S311 (jitter, the same however often it is asked)
     left = max((last.ended_at + timedelta(seconds=wait) - now).total_seconds(), 0)
-    return Verdict(Act.RESTART, f"the driver ended ({last.error}), {in_a_row}. time in a row", left, new)
+    return Decided(Act.RESTART, f"the driver ended ({last.error}), {in_a_row}. time in a row", left, new)
 
 
 def observe(control: Control) -> Seen:

@@ -57,7 +57,6 @@ class StreamShift(BaseOperator):
 
     ui_color = "#d5eef2"
     operator_extra_links = (SparkUiLink(), ReportLink())
-    template_fields: Sequence[str] = ()
 
     def __init__(self, *, pipeline: str, shift_seconds: float, connection: str = SPARK_CONNECTION, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -78,11 +77,6 @@ class StreamShift(BaseOperator):
         self._look_after(context, ends_at)
         return None
 
-    def on_kill(self) -> None:
-        """A person ended the task in the moment in which it was not deferred."""
-        if lease := self._control.lease():
-            self._control.request_stop(lease.generation, "its task was ended in Airflow")
-
     @property
     def _control(self) -> Control:
         return Control(Home.from_environment().lake.control(self.pipeline))
@@ -90,17 +84,17 @@ class StreamShift(BaseOperator):
     def _look_after(self, context: Context, ends_at: datetime) -> None:
         control = self._control
         seen = observe(control)
-        verdict = decide(seen, Policy(), utc_now())
-        self.log.info("%s: %s", verdict.act.value, verdict.reason)
-        if verdict.ended:
-            control.note_end(verdict.ended)
-        if verdict.act == Act.GIVE_UP:
+        decided = decide(seen, Policy(), utc_now())
+        self.log.info("%s: %s", decided.act.value, decided.reason)
+        if decided.ended:
+            control.note_end(decided.ended)
+        if decided.act == Act.GIVE_UP:
             control.note_giving_up()
-            raise AirflowFailException(verdict.reason)
-        if verdict.act in (Act.START, Act.RESTART):
-            if verdict.wait_seconds > 0:
-                self.log.info("starting it again in %.0f s", verdict.wait_seconds)
-                self._defer(context, ends_at, utc_now() + timedelta(seconds=verdict.wait_seconds))
+            raise AirflowFailException(decided.reason)
+        if decided.act in (Act.START, Act.RESTART):
+            if decided.wait_seconds > 0:
+                self.log.info("starting it again in %.0f s", decided.wait_seconds)
+                self._defer(context, ends_at, utc_now() + timedelta(seconds=decided.wait_seconds))
             try:
                 launched = launch_driver(self.pipeline, self.connection, control)
             except Refusal as refusal:  # an end like any other: waited for, or given up
@@ -192,7 +186,7 @@ class SparkJob(SparkSubmitOperator):
     def __init__(self, *, pipeline: str, module: str, options: list[str] | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("conn_id", SPARK_CONNECTION)
         super().__init__(application=str(job_script(module)), name=f"weir-{pipeline}-{module}", **kwargs)
-        self.pipeline, self.module, self.options = pipeline, module, options or []
+        self.pipeline, self.options = pipeline, options or []
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's tells nothing
         home = Home.from_environment()
@@ -227,10 +221,7 @@ class SparkJob(SparkSubmitOperator):
             raise AirflowFailException(outcome.refusal)
         if outcome.failure and not blocked:
             raise AirflowException(outcome.failure)
-        return {
-            "blocked": blocked,
-            "published": [g.stream for g in outcome.refined.streams if g.decision != "BLOCK"] if outcome.refined else [],
-        }
+        return {"blocked": blocked}
 
 
 class Gate(BaseOperator):

@@ -59,11 +59,11 @@ class HeartbeatTrigger(BaseTrigger):
                 seen = await asyncio.to_thread(observe, control)
                 if line := told.line(seen.heartbeat):
                     self.log.info(line)
-                verdict = decide(seen, Policy(), now)
-                if verdict.act not in (Act.ADOPT, Act.LEAVE):
-                    yield TriggerEvent({"what": verdict.reason})
+                decided = decide(seen, Policy(), now)
+                if decided.act not in (Act.ADOPT, Act.LEAVE):
+                    yield TriggerEvent({"what": decided.reason})
                     return
-                if now >= ends_at and verdict.act == Act.ADOPT:
+                if now >= ends_at and decided.act == Act.ADOPT:
                     yield TriggerEvent({"what": "the shift is over"})
                     return
             await asyncio.sleep(BEAT_SECONDS)
@@ -110,7 +110,7 @@ class HeartbeatTrigger(BaseTrigger):
 
 def kill_driver(holder: Identity) -> None:
     """End a driver on this host with its JVM. One elsewhere is replaced by its lease."""
-    if holder.is_on_this_host() and holder.is_alive():
+    if holder.is_alive():
         os.killpg(os.getpgid(holder.pid), signal.SIGKILL)
 
 
