@@ -1,6 +1,8 @@
 """Starts Spark jobs as processes of their own and reads how they ended. The JVM's talk goes to a log file."""
 
+import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -89,13 +91,13 @@ def wait_until_running(home: Home, pipeline: str, job: Job, deadline_seconds: fl
     raise JobFailed(f"the driver was not running after {deadline_seconds:.0f} s; see {job.log}")
 
 
-def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float = 120) -> Heartbeat | None:
+def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float = 120, hold: bool = False) -> Heartbeat | None:
     """Ask the pipeline's driver to stop at a batch border and wait for its last word. None when none is running."""
     control = Control(home.lake.control(pipeline))
     lease, heartbeat = control.lease(), control.heartbeat()
     if lease is None or heartbeat is None or heartbeat.state in ("stopped", "failed") or lease.holder.is_known_dead():
         return None
-    control.request_stop(lease.generation, reason)
+    control.request_stop(lease.generation, reason, hold)
     deadline = time.monotonic() + deadline_seconds
     while time.monotonic() < deadline:
         heartbeat = control.heartbeat()
@@ -105,3 +107,16 @@ def stop_stream(home: Home, pipeline: str, reason: str, deadline_seconds: float 
             raise JobFailed(f"the driver (process {lease.holder.pid}) died while stopping")
         time.sleep(0.2)
     raise JobFailed(f"the driver (process {lease.holder.pid}) did not stop within {deadline_seconds:.0f} s")
+
+
+def stop_or_kill(home: Home, pipeline: str, reason: str, deadline_seconds: float, hold: bool = False) -> str:
+    """Stop the pipeline's driver, and kill it with its JVM when it has not by the deadline; how that went, for people."""
+    try:
+        last = stop_stream(home, pipeline, reason, deadline_seconds, hold)
+    except JobFailed as failed:
+        lease = Control(home.lake.control(pipeline)).lease()
+        if lease is None or not lease.holder.is_alive():  # one on another host is replaced by its lease
+            return str(failed)
+        os.killpg(os.getpgid(lease.holder.pid), signal.SIGKILL)
+        return f"{failed}: it was killed"
+    return f"the driver has {last.state}" if last else "no driver runs"

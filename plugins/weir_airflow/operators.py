@@ -15,12 +15,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from weir.event_time import utc_now
 from weir.faults import fault_point
-from weir.jobs import JobFailed, job_arguments, make_room_for_log, stop_stream
+from weir.jobs import job_arguments, make_room_for_log, stop_or_kill
 from weir.layout import SHIFT_TASK, Home, job_script
 from weir.records import Control, DriverEnd, Identity, Launch, Outcome
 from weir.refusal import Refusal
 from weir.supervision import Act, Policy, decide, observe
-from weir_airflow.triggers import HeartbeatTrigger, kill_driver
+from weir_airflow.triggers import HeartbeatTrigger
 
 SPARK_CONNECTION = "spark_default"
 TRIES = "weir_try"
@@ -112,7 +112,6 @@ class StreamShift(BaseOperator):
         told = ends_at.isoformat()
         trigger = HeartbeatTrigger(
             pipeline=self.pipeline,
-            control=str(self._control.folder),
             dag_id=ti.dag_id,
             run_id=ti.run_id,
             task_id=ti.task_id,
@@ -137,15 +136,8 @@ class Relief(BaseOperator):
         home = Home.from_environment()
         if (context["ti"].xcom_pull(task_ids=SHIFT_TASK, key=TRIES) or 0) > self.tries:
             raise AirflowFailException("the shift failed by itself too often: the driver is left as it is, and nobody looks after it")
-        control = Control(home.lake.control(self.pipeline))
-        try:
-            last = stop_stream(home, self.pipeline, "its task was marked failed in Airflow", STOP_SECONDS)
-        except JobFailed as failed:
-            if lease := control.lease():
-                kill_driver(lease.holder)
-            raise AirflowFailException(f"{failed}; it was killed") from None
-        end = f"the driver has {last.state}" if last else "no driver runs"
-        raise AirflowFailException(f"the shift has failed and {end}; unpause the DAG to start it again")
+        ended = stop_or_kill(home, self.pipeline, "its task was marked failed in Airflow", STOP_SECONDS)
+        raise AirflowFailException(f"the shift has failed; {ended}; unpause the DAG to start it again")
 
 
 def _remember(context: Context, identity: dict[str, Any]) -> None:

@@ -1,12 +1,8 @@
 """Waits beside a driver without holding a slot: reads its records until the shift is over or something has to be decided."""
 
 import asyncio
-import os
-import signal
-import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.configuration import conf
@@ -14,7 +10,9 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from weir.event_time import utc_now
-from weir.records import Control, Heartbeat, Identity
+from weir.jobs import stop_or_kill
+from weir.layout import Home
+from weir.records import Control, Heartbeat
 from weir.supervision import BEAT_SECONDS, Act, Policy, decide, observe
 
 SAY_SECONDS = 30
@@ -33,20 +31,18 @@ class HeartbeatTrigger(BaseTrigger):
     What a person does to the deferred task arrives in on_kill; a triggerer that ends or moves touches nothing.
     """
 
-    def __init__(
-        self, pipeline: str, control: str, dag_id: str, run_id: str, task_id: str, shift_ends_at: str, wake_at: str | None
-    ) -> None:
+    def __init__(self, pipeline: str, dag_id: str, run_id: str, task_id: str, shift_ends_at: str, wake_at: str | None) -> None:
         super().__init__()
-        self.pipeline, self.control, self.shift_ends_at, self.wake_at = pipeline, control, shift_ends_at, wake_at
+        self.pipeline, self.shift_ends_at, self.wake_at = pipeline, shift_ends_at, wake_at
         self.of_dag, self.of_run, self.of_task = dag_id, run_id, task_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        told = {"pipeline": self.pipeline, "control": self.control, "shift_ends_at": self.shift_ends_at, "wake_at": self.wake_at}
+        told = {"pipeline": self.pipeline, "shift_ends_at": self.shift_ends_at, "wake_at": self.wake_at}
         place = {"dag_id": self.of_dag, "run_id": self.of_run, "task_id": self.of_task}
         return f"{type(self).__module__}.{type(self).__qualname__}", told | place
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        control, ends_at = Control(Path(self.control)), datetime.fromisoformat(self.shift_ends_at)
+        control, ends_at = Control(Home.from_environment().lake.control(self.pipeline)), datetime.fromisoformat(self.shift_ends_at)
         wake_at = datetime.fromisoformat(self.wake_at) if self.wake_at else None
         told = _Told()
         while True:
@@ -80,38 +76,19 @@ class HeartbeatTrigger(BaseTrigger):
 
     async def _stop_driver(self) -> None:
         task, run = await asyncio.to_thread(self._states)
-        control = Control(Path(self.control))
-        seen = await asyncio.to_thread(observe, control)
         if task == "success":
             self.log.info("marked success: the driver is let go and runs on; the next shift adopts it")
             return
-        if seen.lease is None:
-            return
         reason = "its task was marked failed in Airflow" if task == "failed" else "its task was cleared in Airflow"
         self.log.info("%s: asking the driver to stop at a batch border", reason)
-        control.request_stop(seen.lease.generation, reason, hold=task == "failed" and run == "failed")
-        deadline = time.monotonic() + conf.getint("triggerer", "on_kill_timeout", fallback=30) - KILL_MARGIN_SECONDS
-        while time.monotonic() < deadline:
-            beat = control.heartbeat()
-            if seen.lease.holder.is_known_dead() or (
-                beat and beat.generation >= seen.lease.generation and beat.state in ("stopped", "failed")
-            ):
-                self.log.info("the driver has stopped")
-                return
-            await asyncio.sleep(0.5)
-        self.log.warning("the driver has not stopped in time: killing process %s", seen.lease.holder.pid)
-        kill_driver(seen.lease.holder)
+        seconds = conf.getint("triggerer", "on_kill_timeout", fallback=30) - KILL_MARGIN_SECONDS
+        hold = task == "failed" and run == "failed"
+        self.log.info(await asyncio.to_thread(stop_or_kill, Home.from_environment(), self.pipeline, reason, seconds, hold))
 
     def _states(self) -> tuple[str | None, str | None]:
         """Of the task and of its run, as the person left them."""
         states = RuntimeTaskInstance.get_task_states(dag_id=self.of_dag, task_ids=[self.of_task], run_ids=[self.of_run])
         return states.get(self.of_run, {}).get(self.of_task), RuntimeTaskInstance.get_dagrun_state(self.of_dag, self.of_run)
-
-
-def kill_driver(holder: Identity) -> None:
-    """End a driver on this host with its JVM. One elsewhere is replaced by its lease."""
-    if holder.is_alive():
-        os.killpg(os.getpgid(holder.pid), signal.SIGKILL)
 
 
 class _Told:
