@@ -1,31 +1,61 @@
-"""The batch layer of one pipeline and day: recompute from raw, replace, compare with the speed layer.
+"""The proof of one pipeline and day: recompute from raw, account for every event, compare with what was streamed, settle.
 
-1. read the day's raw messages, judge and rank them (once per stream)
-2. recompute each view with the same transform, gate its cells, replace the day
-3. compare speed with batch, cell by cell
-4. report
+1. pin what the speed layer has said, and wait until raw holds all that it has read
+2. read the day's raw messages, judge and rank them (once per stream)
+3. per view: recompute, give every event its fate, line up speed, batch and the counted events, name the causes
+4. write the books: ledger and differences
+5. decide; unless blocked, replace the day's cells, tell the corrections, move settled_until
+6. mark the settled days that late arrivals have made dirty, and do the same for each of them
+
+Killed anywhere, it is run again and does the same: each step replaces what it wrote, and settled_until moves last.
 """
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date
+from functools import reduce
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from spark_jobs import ledger, reconcile
 from spark_jobs.entry import Call, run_job
-from spark_jobs.progress import read_progress
-from spark_jobs.reconcile import compare_cells
+from spark_jobs.fates import with_fates
+from spark_jobs.pins import Pin, archive_ends, batches_beyond, pin_view
+from spark_jobs.reconcile import Sides
 from spark_jobs.session import build_session
-from spark_jobs.tables import exists, read, replace_day, with_day
-from spark_jobs.transform import compute_view, judged_rows, mark_first
-from weir.event_time import day_bounds, first_raw_day, utc_now
-from weir.layout import view_query
+from spark_jobs.tables import exists, last_version, read, replace_day, with_day
+from spark_jobs.transform import compute_view, count_copies, judged_rows, mark_first
+from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
+from weir.faults import fault_point
+from weir.layout import ARCHIVE_QUERY, corrections_topic, view_query
 from weir.pipeline import Stream
-from weir.records import Decision, DirtyDay, NightlyReport, Outcome, RawKept, StreamDay, ViewComparison
+from weir.records import (
+    Arrivals,
+    Cause,
+    Control,
+    DayVerdict,
+    Decision,
+    DirtyDay,
+    LedgerLine,
+    Loss,
+    Losses,
+    NightlyReport,
+    Outcome,
+    RawKept,
+    Settlement,
+    StreamDay,
+    VersionComparison,
+    ViewComparison,
+)
 from weir.refusal import Refusal
+from weir.settling import dirtied_days, is_settled, judge_day, settle
+from weir.supervision import hold_lease
+
+RAW = "raw"
+"""Stands in the ledger where a view's name stands, for streams that no view reads."""
 
 
 class Night:
@@ -33,22 +63,52 @@ class Night:
 
     def __init__(self, spark: SparkSession, call: Call, day: date) -> None:
         self.spark, self.call, self.day = spark, call, day
+        self.pipeline, self.lake = call.pipeline, call.lake
         self.start, self.end = day_bounds(day)
-        self.ranked = {name: self._ranked(name) for name in call.pipeline.sources}
+        found = Losses.read(self.lake.losses(self.pipeline.name))
+        self.losses: list[Loss] = found.found if found else []
+        self.earliest = first_raw_day(day, self.pipeline.reach)
+        self.pins = {view: self._pin(view, self.pipeline.fingerprint(view)) for view in self.pipeline.views}
+        self.cut = archive_ends(spark, call, self.pins.values())
+        raw = self.lake.raw(self.pipeline.name)
+        self.archive = read(spark, raw, last_version(spark, raw))
+        self.ranked = {name: self._ranked(name) for name in self.pipeline.sources}
+        self.partitions = {name: self._partitions(name) for name in self.pipeline.sources}
+        self.lines: list[LedgerLine] = []
+
+    def _pin(self, view: str, fingerprint: str) -> Pin:
+        return pin_view(self.spark, self.call, view, fingerprint, self.day, self.earliest)
+
+    def close(self) -> None:
+        for frame in self.ranked.values():
+            frame.unpersist()
+
+    # Step 2
 
     def _ranked(self, source: str) -> DataFrame:
         """Every message that can belong to the day, judged, the first of each identity marked. Kept for all views."""
-        earliest = first_raw_day(self.day, self.call.pipeline.reach)
-        raw = read(self.spark, self.call.lake.raw(self.call.pipeline.name))
-        raw = raw.filter((F.col("stream") == source) & (F.col("received_on") >= F.lit(earliest)))
-        contract = self.call.pipeline.sources[source]
-        judged = judged_rows(raw, contract).drop("_payload")
-        ranked = mark_first(judged, contract) if isinstance(contract, Stream) else judged.withColumn("_first", F.col("_accepted"))
-        return ranked.persist()
+        wanted = (F.col("stream") == source) & (F.col("received_on") >= F.lit(self.earliest))
+        if spared := self._spared_days(source):
+            wanted = wanted & ~F.col("received_on").isin(spared)
+        contract = self.pipeline.sources[source]
+        judged = judged_rows(self.archive.filter(wanted), contract).drop("_payload")
+        if isinstance(contract, Stream):
+            return count_copies(mark_first(judged, contract), contract).persist()
+        return judged.withColumn("_first", F.col("_accepted")).withColumn("_copies", F.lit(1)).persist()
+
+    def _spared_days(self, source: str) -> list[date]:
+        """Days of arrival that are booked and brought nothing for this day: an old day is read without all that came since."""
+        first, last = self.earliest, self.day + self.pipeline.reach + ONE_DAY
+        spared = []
+        for file in self.lake.arrivals(self.pipeline.name).glob("*.json"):
+            arrivals = Arrivals.read(file)
+            if arrivals and arrivals.day != self.day and not any(first <= day <= last for day in arrivals.streams.get(source, {})):
+                spared.append(arrivals.day)
+        return [day for day in spared if day >= self.earliest]
 
     def count_stream(self, source: str) -> StreamDay:
         """What became of the day's messages. One that is not accepted belongs to the day on which it came."""
-        occurred_at = self.call.pipeline.sources[source].occurred_at
+        occurred_at = self.pipeline.sources[source].occurred_at
         belongs_to = F.when(F.col("_accepted"), F.col(occurred_at)).otherwise(F.col("received_at"))
         own = self.ranked[source].filter((belongs_to >= F.lit(self.start)) & (belongs_to < F.lit(self.end)))
         groups = own.groupBy("_undecodable", "_verdict", "_accepted", "_first").count().collect()
@@ -66,23 +126,155 @@ class Night:
             reasons=dict(sorted(reasons.items())),
         )
 
-    def recompute_view(self, view: str) -> DataFrame:
-        """The day's cells from raw."""
-        pipeline = self.call.pipeline
-        declared = pipeline.views[view]
-        frames = {}
-        for name in pipeline.streams_of(view):
-            stream = pipeline.streams[name]
+    def _partitions(self, source: str) -> list[ledger.Partition]:
+        own = self.archive.filter(F.col("stream") == source)
+        return ledger.partitions_of(self.ranked[source], self.day, self._booked_until(), own)
+
+    def _booked_until(self) -> dict[str, int]:
+        """How far the books of the day before reach."""
+        if not exists(self.spark, self.lake.ledger(self.pipeline.name)):
+            return {}
+        before = read(self.spark, self.lake.ledger(self.pipeline.name)).filter(F.col("_day") == F.lit(self.day - ONE_DAY))
+        ends = before.groupBy("topic", "partition").agg(F.max("until_offset").alias("until")).collect()
+        return {f"{row['topic']}/{row['partition']}": row["until"] for row in ends}
+
+    def arrivals(self) -> Arrivals:
+        """Which days the events that arrived on this day belong to."""
+        streams: dict[str, dict[date, dict[str, int]]] = {}
+        for name, stream in self.pipeline.streams.items():
+            own = self.ranked[name].filter(ledger.arrived_on(self.day) & F.col("_accepted"))
+            occurred_on = F.to_date(stream.occurred_at).cast("string").alias("occurred_on")
+            ends = own.groupBy("topic", "partition", occurred_on).agg(F.max("offset").alias("last")).collect()
+            days = streams.setdefault(name, {})
+            for row in ends:
+                days.setdefault(date.fromisoformat(row["occurred_on"]), {})[f"{row['topic']}/{row['partition']}"] = row["last"]
+        return Arrivals(day=self.day, streams=streams)
+
+    # Steps 3 to 5
+
+    def prove_view(self, view: str) -> ViewComparison:
+        """Everything about one view of the day, up to its settlement."""
+        declared, pin, fingerprint = self.pipeline.views[view], self.pins[view], self.pipeline.fingerprint(view)
+        fated = self._fated(view, pin, self.ranked)
+        lines = [line for name, frame in fated.items() for line in self._draw_lines(view, name, frame)]
+        self.lines += lines
+        batch = self._compute(view, {name: self.ranked[name].filter("_first") for name in fated})
+        lined, differing = self._compare(view, pin, fated, batch, "unexplained")
+        older = self._older_versions(view, batch)
+        try:
+            there = F.when(F.col("_batch").isNull(), "speed").when(F.col("_speed").isNull(), "batch").otherwise("both").alias("there")
+            counts = {(row["_state"], row["there"]): row["count"] for row in lined.groupBy("_state", there).count().collect()}
+            texts = reconcile.as_texts(declared, differing, str(self.day), view, fingerprint).persist()
+            told = reduce(DataFrame.unionByName, [texts, *(frame for _, frame in older)])
+            replace_day(told, self.lake.differences(self.pipeline.name), self.day, {"view": view})
+            comparison = reconcile.summarise(declared, view, fingerprint, counts, texts)
+            comparison = comparison.model_copy(update={"versions": [found for found, _ in older]})
+            fault_point("after_differences", 0)
+            return self._settle(comparison, batch, lined, lines, texts)
+        finally:
+            for frame in (lined, *fated.values()):
+                frame.unpersist()
+
+    def _fated(self, view: str, pin: Pin, ranked: dict[str, DataFrame]) -> dict[str, DataFrame]:
+        lost = [loss for loss in self.losses if loss.query == view_query(view)]
+        return {
+            name: with_fates(ranked[name], self.pipeline.streams[name], pin.batches, lost).persist()
+            for name in self.pipeline.streams_of(view)
+        }
+
+    def _compare(
+        self, view: str, pin: Pin, fated: dict[str, DataFrame], batch: DataFrame, else_cause: Cause
+    ) -> tuple[DataFrame, DataFrame]:
+        """All cells lined up, and those that differ with their causes."""
+        declared = self.pipeline.views[view]
+        suspects = [reconcile.suspects(frame, self.pipeline.streams[name]).persist() for name, frame in fated.items()]
+        moved = any(not frame.isEmpty() for frame in suspects)
+        counted = self._compute(view, {name: frame.filter("_fate = 'counted'") for name, frame in fated.items()}) if moved else batch
+        lined = reconcile.line_up(declared, Sides(pin.cells(batch), batch, counted, pin.told_until)).persist()
+        beyond = batches_beyond(pin.batches, self.cut)
+        return lined, reconcile.with_causes(declared, lined.filter("_state != 'equal'"), suspects, beyond, else_cause)
+
+    def _older_versions(self, view: str, batch: DataFrame) -> list[tuple[VersionComparison, DataFrame]]:
+        """What earlier declarations have streamed of the day, and people have seen. It never blocks: the declaration is another one."""
+        found = []
+        for fingerprint in self.lake.view_versions(self.pipeline.name, view):
+            if fingerprint == self.pipeline.fingerprint(view):
+                continue
+            pin = self._pin(view, fingerprint)
+            if pin.speed is None or pin.speed.isEmpty() or set(pin.speed.columns) - set(batch.columns) - {"_generation", "_batch"}:
+                continue
+            released = {name: self._released(name) for name in self.pipeline.streams_of(view)}
+            ranked = {name: self._as_rejected(name, rows) for name, rows in released.items()}
+            fated = self._fated(view, pin, ranked)
+            lined, differing = self._compare(view, pin, fated, batch, "version")
+            texts = reconcile.as_texts(self.pipeline.views[view], differing, str(self.day), view, fingerprint).persist()
+            own = [
+                frame.filter((F.to_date(self.pipeline.streams[name].occurred_at) == F.lit(self.day)) & F.col("_first"))
+                for name, frame in fated.items()
+                if released[name] is not None
+            ]
+            comparison = VersionComparison(
+                fingerprint=fingerprint,
+                compared=(cells := lined.count()),
+                equal=cells - texts.count(),
+                causes=reconcile.count_causes(texts),
+                released=sum(frame.filter("_fate = 'rejected'").count() for frame in own),
+            )
+            found.append((comparison, texts))
+        return found
+
+    def _released(self, source: str) -> DataFrame | None:
+        """The places of the rows that people have released from quarantine."""
+        acts = self.lake.quarantine_acts(self.pipeline.name)
+        if not exists(self.spark, acts):
+            return None
+        return (
+            read(self.spark, acts).filter((F.col("stream") == source) & (F.col("act") == "released")).select("topic", "partition", "offset")
+        )
+
+    def _as_rejected(self, source: str, released: DataFrame | None) -> DataFrame:
+        """The day's rows as they were judged before the release."""
+        if released is None:
+            return self.ranked[source]
+        marked = F.broadcast(released.distinct().withColumn("_released", F.lit(True)))
+        joined = self.ranked[source].join(marked, ["topic", "partition", "offset"], "left")
+        accepted = F.col("_accepted") & F.col("_released").isNull()
+        return joined.withColumn("_accepted", accepted).drop("_released").select(*self.ranked[source].columns)
+
+    def _draw_lines(self, view: str, source: str, fated: DataFrame) -> list[LedgerLine]:
+        counts = fated.filter(ledger.arrived_on(self.day)).groupBy("topic", "partition", "_fate").count().collect()
+        lost = [loss for loss in self.losses if loss.query == ARCHIVE_QUERY]
+        return ledger.draw_lines(view, source, self.day, self.partitions[source], counts, lost)
+
+    def book_unread(self) -> None:
+        """The books of the streams that no view reads: what is accepted counts."""
+        read_by_views = {name for view in self.pipeline.views for name in self.pipeline.streams_of(view)}
+        fate = F.when(F.col("_undecodable").isNotNull(), "undecodable").when(~F.col("_accepted"), "rejected")
+        fate = fate.when(F.col("_first"), "counted").otherwise("duplicate")
+        for source in self.pipeline.sources:
+            if source not in read_by_views:
+                self.lines += self._draw_lines(RAW, source, self.ranked[source].withColumn("_fate", fate))
+
+    def write_ledger(self) -> None:
+        rows = self.spark.createDataFrame(ledger.as_rows(self.lines, self.day), ledger.LINES).coalesce(1)
+        replace_day(rows, self.lake.ledger(self.pipeline.name), self.day)
+
+    def _compute(self, view: str, frames: dict[str, DataFrame]) -> DataFrame:
+        """The day's cells over these events."""
+        declared = self.pipeline.views[view]
+        near = {}
+        for name, frame in frames.items():
+            stream = self.pipeline.streams[name]
             occurred_at = F.col(stream.occurred_at)
-            near = (occurred_at >= F.lit(self.start - declared.reach)) & (occurred_at < F.lit(self.end + declared.reach))
-            frames[name] = self.ranked[name].filter("_first").filter(near).select(*stream.columns)
+            within = (occurred_at >= F.lit(self.start - declared.reach)) & (occurred_at < F.lit(self.end + declared.reach))
+            near[name] = frame.filter(within).select(*stream.columns)
         # Materialised before the day is cut out: Spark would push that filter below the merging of sessions, and cut them short.
-        cells = with_day(compute_view(self.spark, pipeline, view, frames), declared.time).localCheckpoint()
+        cells = with_day(compute_view(self.spark, self.pipeline, view, near), declared.time).localCheckpoint()
         return cells.filter(F.col("_day") == F.lit(self.day))
 
-    def gate_view(self, view: str, cells: DataFrame) -> tuple[Decision, list[str]]:
+    def _gate(self, view: str, cells: DataFrame) -> tuple[Decision, list[str]]:
         """Judge the cells by the view's expectations. Only then Great Expectations is loaded: it takes seconds."""
-        if not (expectations := self.call.pipeline.views[view].expectations):
+        if not (expectations := self.pipeline.views[view].expectations):
             return "PASS", []
         from quality.gate import decide, validate
 
@@ -92,65 +284,155 @@ class Night:
         found = [r.model_copy(update={"severity": e.severity}) for r, e in zip(validation.results, expectations, strict=False)]
         return decide(mild, replace(validation, results=found), 0, {})
 
-    def replace_view(self, view: str, cells: DataFrame) -> None:
-        """Put the cells in the place of what the batch table had for this day."""
-        replace_day(cells, self.call.lake.batch(self.call.pipeline.name, view, self.call.pipeline.fingerprint(view)), self.day)
-
-    def settle_view(self, view: str) -> ViewComparison:
-        """Recompute, gate, replace, compare. A blocked day is compared too, but what was served before stays."""
-        cells = self.recompute_view(view)
-        decision, reasons = self.gate_view(view, cells)
+    def _settle(
+        self, comparison: ViewComparison, batch: DataFrame, lined: DataFrame, lines: list[LedgerLine], texts: DataFrame
+    ) -> ViewComparison:
+        """Decide, and unless it is blocked serve the recomputed cells from now on."""
+        view, name = comparison.view, self.pipeline.name
+        file = self.lake.settlement(name, view, comparison.fingerprint)
+        settled = Settlement.read(file) or Settlement(view=view, fingerprint=comparison.fingerprint)
+        unbalanced = [wrong for line in lines for wrong in line.wrong]
+        accepted = [own for own in settled.acceptances if own.day == self.day]
+        decision, reasons = judge_day(comparison, self._gate(view, batch), unbalanced, self._early(self.pins[view]), accepted)
+        corrections = 0
         if decision != "BLOCK":
-            self.replace_view(view, cells)
-        return self.compare_view(view, cells).model_copy(update={"decision": decision, "gate": reasons})
+            changed = self._changed(view, settled, lined, texts)
+            corrections = changed.count() if changed is not None else 0
+            self._publish(view, batch.columns, lined)
+            fault_point("after_publish", 0)
+            if changed is not None and corrections and self.call.kafka:
+                self._tell(view, changed)
+        verdict = DayVerdict(
+            day=self.day,
+            decision=decision,
+            reasons=reasons,
+            equal=comparison.equal,
+            repaired=comparison.differing,
+            pending=comparison.pending,
+            unexplained=comparison.unexplained,
+            causes=comparison.causes,
+            cut=self.cut,
+            written_at=utc_now(),
+        )
+        after = settle(Settlement.read(file) or settled, verdict)
+        after.write(file)
+        told = {"decision": decision, "gate": reasons, "corrections": corrections}
+        return comparison.model_copy(update=told | {"settled_before": settled.until, "settled_until": after.until})
 
-    def compare_view(self, view: str, batch: DataFrame) -> ViewComparison:
-        pipeline, lake = self.call.pipeline, self.call.lake
-        fingerprint = pipeline.fingerprint(view)
-        table = lake.speed(pipeline.name, view, fingerprint)
-        speed = read(self.spark, table).filter(F.col("_day") == F.lit(self.day)) if exists(self.spark, table) else None
-        checkpoint = lake.checkpoint(pipeline.name, view_query(view), fingerprint)
-        batches = read_progress(self.spark, lake.progress(pipeline.name), view_query(view), checkpoint)
-        watermark = datetime.fromtimestamp(batches[-1].watermark_ms / 1_000, UTC) if batches else self.start
-        return compare_cells(pipeline.views[view], view, fingerprint, speed, batch, watermark)
+    def _early(self, pin: Pin) -> list[str]:
+        """Where the view had read further than raw reached: it may know events that the recomputation does not."""
+        ends: dict[str, int] = {}
+        for own in pin.batches:
+            ends[f"{own.topic}/{own.partition}"] = own.until_offset
+        return [
+            f"raw ends at {place} offset {self.cut.get(place, 0):,}, the view has read to {end:,}: let the stream run, then try again"
+            for place, end in ends.items()
+            if end > self.cut.get(place, 0)
+        ]
+
+    def _publish(self, view: str, columns: list[str], lined: DataFrame) -> None:
+        """Put the cells, each with its status, in the place of what the batch table had for this day."""
+        declared = self.pipeline.views[view]
+        own = [column for column in columns if not column.startswith("_")]
+        values = [F.col(column) if column in declared.grain else F.col(f"_batch.{column}").alias(column) for column in own]
+        status = F.when(F.col("_state") == "equal", "proved").otherwise("repaired").alias("_status")
+        cells = lined.filter("_batch IS NOT NULL").select(*values, status, F.lit(self.day).cast("date").alias("_day"))
+        replace_day(cells, self.lake.batch(self.pipeline.name, view, self.pipeline.fingerprint(view)), self.day)
+
+    def _changed(self, view: str, settled: Settlement, lined: DataFrame, texts: DataFrame) -> DataFrame | None:
+        """Corrections as messages: cell, before, after, causes. Before is what was served: speed, or the cells settled earlier."""
+        moment = F.lit(utc_now().isoformat()).alias("corrected_at")
+        told = [F.lit(str(self.day)).alias("day"), F.col("grain").alias("cell")]
+        if not is_settled(settled, self.day):
+            changes = texts.select(*told, F.col("speed").alias("before"), F.col("batch").alias("after"), "causes", moment)
+        else:
+            table = self.lake.batch(self.pipeline.name, view, self.pipeline.fingerprint(view))
+            served = read(self.spark, table).filter(F.col("_day") == F.lit(self.day)).localCheckpoint()
+            compared = reconcile.against_served(self.pipeline.views[view], served, lined)
+            changes = compared.select(*told, "before", "after", F.lit(None).cast(reconcile.CAUSES).alias("causes"), moment)
+        return changes.select(F.to_json("cell").alias("key"), F.to_json(F.struct("*")).alias("value"))
+
+    def _tell(self, view: str, changed: DataFrame) -> None:
+        from weir.stack import create_topics
+
+        topic = corrections_topic(self.pipeline.name, view)
+        create_topics(self.call.kafka, {topic: 1})
+        changed.write.format("kafka").option("kafka.bootstrap.servers", self.call.kafka).option("topic", topic).save()
 
 
 def _total(groups: Iterable[Row]) -> int:
     return sum(group["count"] for group in groups)
 
 
-def _refuse_without_raw(call: Call) -> None:
+def _cannot_recompute(call: Call, day: date) -> str | None:
     """A day whose raw was dropped would be replaced by what is left of it."""
     kept = RawKept.read(call.lake.raw_kept(call.pipeline.name))
-    if kept and first_raw_day(call.options.day, call.pipeline.reach) < kept.since:
-        raise Refusal(
-            f"{call.options.day} cannot be recomputed: raw before {kept.since} was dropped (keep_raw: {kept.keep_raw}); its cells stay"
-        )
+    if kept and first_raw_day(day, call.pipeline.reach) < kept.since:
+        return f"{day} cannot be recomputed: raw before {kept.since} was dropped (keep_raw: {kept.keep_raw}); its cells stay"
+    return None
 
 
-def nightly(call: Call) -> Outcome:
-    began = time.monotonic()
-    spark = build_session(f"weir {call.pipeline.name} nightly")
-    if not exists(spark, call.lake.raw(call.pipeline.name)):
-        raise Refusal(f"nothing of '{call.pipeline.name}' is archived yet: run `weir stream {call.pipeline.name}` first")
-    _refuse_without_raw(call)
-    mark = call.lake.dirty_days(call.pipeline.name) / f"{call.options.day}.json"
+def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[[], None]) -> NightlyReport:
+    """Steps 1 to 5 for one day, and the marks of step 6."""
+    began, name = time.monotonic(), call.pipeline.name
+    mark = call.lake.dirty_days(name) / f"{day}.json"
     dirty = DirtyDay.read(mark)
-    night = Night(spark, call, call.options.day)
-    streams = [night.count_stream(name) for name in call.pipeline.sources]
-    views = [night.settle_view(name) for name in call.pipeline.views]
+    night = Night(spark, call, day)
+    try:
+        streams = [night.count_stream(source) for source in call.pipeline.sources]
+        views = []
+        for view in call.pipeline.views:
+            check_lease()
+            views.append(night.prove_view(view))
+        night.book_unread()
+        if night.lines:
+            night.write_ledger()
+        arrivals = night.arrivals()
+    finally:
+        night.close()
+    _mark_dirty(call, arrivals)
+    arrivals.write(call.lake.arrivals(name) / f"{day}.json")
     report = NightlyReport(
-        pipeline=call.pipeline.name,
-        day=str(call.options.day),
+        pipeline=name,
+        day=str(day),
         written_at=utc_now(),
         seconds=round(time.monotonic() - began, 1),
         streams=streams,
         views=views,
+        ledger=night.lines,
     )
-    report.write(call.lake.nightly_report(call.pipeline.name, str(call.options.day)))
-    blocked = [f"{view.view} is blocked: {view.gate[0]}" for view in views if view.decision == "BLOCK"]
+    report.write(call.lake.nightly_report(name, str(day)))
+    blocked = any(view.decision == "BLOCK" for view in views)
     if dirty and not blocked and DirtyDay.read(mark) == dirty:  # what was marked meanwhile waits for the next night
         mark.unlink()
+    return report
+
+
+def _mark_dirty(call: Call, arrivals: Arrivals) -> None:
+    for view, declared in call.pipeline.views.items():
+        settled = Settlement.read(call.lake.settlement(call.pipeline.name, view, call.pipeline.fingerprint(view)))
+        if not settled:
+            continue
+        for day in dirtied_days(settled, call.pipeline.streams_of(view), declared.reach, arrivals):
+            reason = f"events of it arrived on {arrivals.day}, after it was settled"
+            DirtyDay(day=str(day), reason=reason, marked_at=utc_now()).write(call.lake.dirty_days(call.pipeline.name) / f"{day}.json")
+
+
+def nightly(call: Call) -> Outcome:
+    name, day = call.pipeline.name, call.options.day
+    with hold_lease(Control(call.lake.night_control(name)), f"a night of {name} is running already") as check_lease:
+        spark = build_session(f"weir {name} nightly")
+        if not exists(spark, call.lake.raw(name)):
+            raise Refusal(f"nothing of '{name}' is archived yet: run `weir stream {name}` first")
+        if refusal := _cannot_recompute(call, day):
+            raise Refusal(refusal)
+        report = prove_day(spark, call, day, check_lease)
+        others = [date.fromisoformat(file.stem) for file in sorted(call.lake.dirty_days(name).glob("*.json"))]
+        others = [other for other in others if other != day and other < utc_now().date() and not _cannot_recompute(call, other)]
+        reports = [report, *(prove_day(spark, call, other, check_lease) for other in others)]
+        report = report.model_copy(update={"also": [str(other) for other in others]})
+        report.write(call.lake.nightly_report(name, str(day)))
+    blocked = [f"{view.view} of {own.day} is blocked: {view.gate[0]}" for own in reports for view in own.views if view.decision == "BLOCK"]
     return Outcome(report=report, failure="; ".join(blocked) or None)
 
 

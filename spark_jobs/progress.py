@@ -52,6 +52,18 @@ def checkpoint_id(checkpoint: str) -> str:
     return str(json.loads((Path(checkpoint) / "metadata").read_text())["id"])
 
 
+def committed_batch(checkpoint: str) -> int:
+    """The last batch whose cells are told for sure, or -1."""
+    return max((int(file.name) for file in (Path(checkpoint) / "commits").glob("*") if file.name.isdigit()), default=-1)
+
+
+def next_offsets(checkpoint: str) -> dict[tuple[str, int], int]:
+    """Where the query goes on: behind its last committed batch, or where it began. A batch that was only planned runs again."""
+    if (last := committed_batch(checkpoint)) >= 0:
+        return _offsets(Path(checkpoint) / "offsets" / str(last))
+    return _initial_offsets(checkpoint)
+
+
 def read_log(query: str, checkpoint: str, after_batch: int = -1) -> list[BatchRange]:
     """The ranges of all batches after the given one that the checkpoint still knows."""
     offsets = Path(checkpoint) / "offsets"
@@ -126,14 +138,20 @@ class ProgressCopy:
         return -1 if row is None or row[0] is None else int(row[0])
 
 
-def read_progress(spark: SparkSession, table: str, query: str, checkpoint: str) -> list[BatchRange]:
-    """All that is known of a query's batches in its present checkpoint: the table, and what the log has beyond it."""
+def read_progress(spark: SparkSession, table: str, query: str, checkpoint: str, since: datetime) -> list[BatchRange]:
+    """What is known of a query's batches in its present checkpoint: the table, and what the log has beyond it.
+
+    All batches that were planned since then, and the one before them.
+    """
     if not (Path(checkpoint) / "metadata").exists():
         return []
     copied: list[BatchRange] = []
     if exists(spark, table):
-        own = (F.col("query") == query) & (F.col("generation") == checkpoint_id(checkpoint))
-        rows = read(spark, table).filter(own).withColumn("planned_at", F.unix_micros("planned_at")).collect()
+        own = read(spark, table).filter((F.col("query") == query) & (F.col("generation") == checkpoint_id(checkpoint)))
+        before = own.filter(F.col("planned_at") < F.lit(since)).agg(F.max("batch")).first()
+        if before and before[0] is not None:
+            own = own.filter(F.col("batch") >= before[0])
+        rows = own.withColumn("planned_at", F.unix_micros("planned_at")).collect()
         copied = [BatchRange(**row.asDict() | {"planned_at": datetime.fromtimestamp(row["planned_at"] / 1e6, UTC)}) for row in rows]
     last = max((r.batch for r in copied), default=-1)
     return sorted(copied + read_log(query, checkpoint, last), key=lambda r: (r.batch, r.topic, r.partition))

@@ -9,11 +9,13 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.entry import Call, one_line, run_job
-from spark_jobs.progress import ProgressCopy, checkpoint_id, read_log
+from spark_jobs.progress import ProgressCopy, checkpoint_id, next_offsets, read_log
 from spark_jobs.session import build_session
 from spark_jobs.tables import append_cells, append_once, compact_speed, exists, read, with_day
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
-from weir.records import Control, Heartbeat, Lease, Outcome, QueryPulse, State
+from weir.records import Control, Heartbeat, Lease, Loss, Losses, Outcome, QueryPulse, State
 from weir.refusal import Refusal
-from weir.stack import end_offsets, missing_topics
-from weir.supervision import BEAT_SECONDS, LeaseLost, check_lease, take_lease
+from weir.stack import end_offsets, first_offsets, missing_topics
+from weir.supervision import BEAT_SECONDS, LOST_OFFSETS, LeaseLost, check_lease, take_lease
 
 COPY_PROGRESS_SECONDS = 30
 ARCHIVE_TRIGGER_SECONDS = 10
@@ -65,9 +67,10 @@ class Driver:
         self.call, self.lease, self.control = call, lease, control
         self.stopping = threading.Event()
         self.queries: dict[str, StreamingQuery] = {}
-        self.copies: list[ProgressCopy] = []
+        self.copies: dict[str, ProgressCopy] = {}
         self._pulses: dict[str, QueryPulse] = {}
-        self._starts: dict[str, Callable[[], StreamingQuery]] = {}
+        self._starts: dict[str, Callable[[], None]] = {}
+        self._checkpoints: dict[str, str] = {}
         self._disturbances = 0
         self.spark: SparkSession
         self.spark_ui: str | None = None
@@ -86,10 +89,11 @@ class Driver:
         self.spark_ui = self.spark.sparkContext.uiWebUrl
         self.beat("starting")
         if not options.no_archive:
-            self._start_archive()
-            self.beat("starting")
+            self._starts[ARCHIVE_QUERY] = self._start_archive
         for name in options.views.split(",") if options.views else pipeline.views:
-            self._start_view(name)
+            self._starts[view_query(name)] = partial(self._start_view, name)
+        for start in self._starts.values():
+            start()
             self.beat("starting")
 
     def _start_archive(self) -> None:
@@ -100,7 +104,8 @@ class Driver:
         forget_other_checkpoints(checkpoint)
         resume = "earliest" if (Path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
         stream = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))[F.col("topic")]
-        messages = self._messages(",".join(topics), self.call.options.max_archive_batch, resume, headers=True)
+        lost = self._book_losses(ARCHIVE_QUERY, checkpoint, list(topics))
+        messages = self._messages(list(topics), self.call.options.max_archive_batch, not lost, resume, headers=True)
         messages = messages.withColumn("stream", stream).withColumn("received_on", F.to_date("received_at"))
 
         def append(frame: DataFrame, batch: int, told: Told) -> None:
@@ -114,7 +119,8 @@ class Driver:
         query, fingerprint = view_query(view), pipeline.fingerprint(view)
         table = lake.speed(pipeline.name, view, fingerprint)
         checkpoint = lake.checkpoint(pipeline.name, query, fingerprint)
-        cells = with_day(self._speed_cells(view), pipeline.views[view].time)
+        lost = self._book_losses(query, checkpoint, [pipeline.streams[name].topic for name in pipeline.streams_of(view)])
+        cells = with_day(self._speed_cells(view, not lost), pipeline.views[view].time)
 
         def append(changed: DataFrame, batch: int, told: Told) -> None:
             named = changed.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
@@ -125,23 +131,27 @@ class Driver:
 
         write_cells = self._fenced(query, checkpoint, append)
         self._start_query(query, cells, output_mode(cells), checkpoint, self.call.options.trigger_seconds, write_cells)
-        self.copies.append(ProgressCopy(self.spark, pipeline.name, lake.progress(pipeline.name), query, checkpoint))
+        self.copies[query] = ProgressCopy(self.spark, pipeline.name, lake.progress(pipeline.name), query, checkpoint)
 
-    def _speed_cells(self, view: str) -> DataFrame:
+    def _speed_cells(self, view: str, strict: bool) -> DataFrame:
         pipeline, frames = self.call.pipeline, {}
         for name in pipeline.streams_of(view):
             stream = pipeline.streams[name]
-            frames[name] = dedupe_stream(accepted_rows(self._messages(stream.topic, self.call.options.max_batch), stream), stream)
+            messages = self._messages([stream.topic], self.call.options.max_batch, strict)
+            frames[name] = dedupe_stream(accepted_rows(messages, stream), stream)
         return compute_view(self.spark, pipeline, view, frames)
 
-    def _messages(self, topics: str, at_most: int, from_offsets: str = "earliest", headers: bool = False) -> DataFrame:
-        """The topics as raw rows, with the headers only where they are kept. Lost offsets end the query: going on would be silent loss."""
+    def _messages(self, topics: list[str], at_most: int, strict: bool, from_offsets: str = "earliest", headers: bool = False) -> DataFrame:
+        """The topics as raw rows, with the headers only where they are kept.
+
+        Lost offsets end a strict query: going on would be silent loss. One that is not strict goes on behind what is booked as lost.
+        """
         return (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.call.kafka)
-            .option("subscribe", topics)
+            .option("subscribe", ",".join(topics))
             .option("startingOffsets", from_offsets)
-            .option("failOnDataLoss", "true")
+            .option("failOnDataLoss", strict)
             .option("includeHeaders", headers)
             .option("maxOffsetsPerTrigger", at_most)
             .option("groupIdPrefix", f"weir-{self.call.pipeline.name}")
@@ -153,8 +163,29 @@ class Driver:
         writer = frame.writeStream.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint).foreachBatch(sink)
         once = self.call.options.once
         trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_seconds} seconds")
-        self._starts[name] = trigger.start
+        self._checkpoints[name] = checkpoint
         self.queries[name] = trigger.start()
+
+    def _book_losses(self, query: str, checkpoint: str, topics: list[str]) -> list[Loss]:
+        """What the log has dropped before this query could read it; noted for the ledger, each once."""
+        if not (Path(checkpoint) / "metadata").exists():
+            return []
+        first, file = first_offsets(self.call.kafka, topics), self.call.lake.losses(self.call.pipeline.name)
+        lost = [
+            Loss(query=query, topic=topic, partition=number, from_offset=own, until_offset=there, noticed_at=utc_now())
+            for (topic, number), own in sorted(next_offsets(checkpoint).items())
+            if (there := first.get(f"{topic}/{number}", 0)) > own
+        ]
+        known = Losses.read(file) or Losses()
+        booked = {(loss.query, loss.topic, loss.partition, loss.from_offset): loss.until_offset for loss in known.found}
+        new = [loss for loss in lost if booked.get((loss.query, loss.topic, loss.partition, loss.from_offset), 0) < loss.until_offset]
+        if new:
+            self.check_lease()
+            Losses(found=[*known.found, *new]).write(file)
+        for loss in new:
+            count = loss.until_offset - loss.from_offset
+            print(f"{query}: {count:,} messages of {loss.topic}/{loss.partition} from offset {loss.from_offset:,} are lost", flush=True)
+        return lost
 
     def _fenced(self, query: str, checkpoint: str, append: Append) -> Sink:
         """Append a batch as long as this driver holds the lease; the commit says which offsets it covers."""
@@ -235,7 +266,7 @@ class Driver:
             time.sleep(BEAT_SECONDS)
 
     def _copy_progress(self) -> None:
-        for copy in self.copies:
+        for copy in self.copies.values():
             copy.copy()
 
     def _failure(self) -> str | None:
@@ -243,12 +274,22 @@ class Driver:
             if error := query.exception():
                 if "LeaseLost" in str(error):
                     raise LeaseLost(one_line(error))
-                if any(word in str(error) for word in CONCURRENT) and self._disturbances < MAX_DISTURBANCES:
+                if (reason := self._mend(name, str(error))) and self._disturbances < MAX_DISTURBANCES:
                     self._disturbances += 1
-                    print(f"{name} starts again: a driver that lost its lease wrote into its checkpoint as it woke", flush=True)
-                    self.queries[name] = self._starts[name]()
+                    print(f"{name} starts again: {reason}", flush=True)
+                    self._starts[name]()
                     continue
                 return f"{name}: {one_line(error)}"
+        return None
+
+    def _mend(self, name: str, error: str) -> str | None:
+        """Why the query can be started again at once, if it can."""
+        if any(word in error for word in CONCURRENT):
+            return "a driver that lost its lease wrote into its checkpoint as it woke"
+        if re.search(LOST_OFFSETS, error):
+            topics = [source.topic for source in self.call.pipeline.sources.values()]
+            if self._book_losses(name, self._checkpoints[name], topics):
+                return "the log had dropped messages before they were read; they are booked as lost"
         return None
 
 

@@ -31,8 +31,21 @@ def exists(spark: SparkSession, path: str) -> bool:
     return DeltaTable.isDeltaTable(spark, path)
 
 
-def read(spark: SparkSession, path: str) -> DataFrame:
-    return spark.read.format("delta").load(path)
+def read(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """A table as it is, or as it was at a version."""
+    reader = spark.read.format("delta")
+    return (reader if version is None else reader.option("versionAsOf", version)).load(path)
+
+
+def last_version(spark: SparkSession, path: str) -> int:
+    """What to read again and again as if nobody wrote meanwhile."""
+    return int(_delta_log(spark, path).update(False, _none(spark), _none(spark)).version())
+
+
+def _none(spark: SparkSession) -> Any:
+    jvm = spark._jvm
+    assert jvm is not None
+    return jvm.scala.Option.empty()
 
 
 def append_cells(frame: DataFrame, path: str, metadata: dict[str, Any]) -> None:
@@ -82,9 +95,20 @@ def with_day(cells: DataFrame, time_column: str) -> DataFrame:
     return cells.withColumn("_day", F.to_date(F.col(time_column)))
 
 
-def replace_day(frame: DataFrame, path: str, day: date) -> None:
-    """Put these cells in the place of the day's, in one commit. `frame` has `_day`, all of it this day."""
-    frame.write.format("delta").mode("overwrite").partitionBy("_day").option("replaceWhere", f"_day = DATE'{day}'").save(path)
+def replace_day(frame: DataFrame, path: str, day: date, of: dict[str, str] | None = None) -> None:
+    """Put these rows in the place of the day's, in one commit. `frame` has `_day`, all of it this day.
+
+    With `of`, only the rows of the day with these values: columns by which the table is partitioned too.
+    """
+    own = "".join(f" AND {column} = '{value}'" for column, value in (of or {}).items())
+    (
+        frame.write.format("delta")
+        .mode("overwrite")
+        .partitionBy("_day", *(of or {}))
+        .option("replaceWhere", f"_day = DATE'{day}'{own}")
+        .option("mergeSchema", "true")
+        .save(path)
+    )
 
 
 def last_words(cells: DataFrame, grain: list[str]) -> DataFrame:

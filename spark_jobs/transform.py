@@ -185,6 +185,12 @@ def mark_first(judged: DataFrame, stream: Stream) -> DataFrame:
     return judged.withColumn("_first", F.col("_accepted") & (F.row_number().over(by_identity(stream)) == 1))
 
 
+def count_copies(judged: DataFrame, stream: Stream) -> DataFrame:
+    """Add `_copies`: how many accepted rows have the row's identity."""
+    whole = by_identity(stream).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    return judged.withColumn("_copies", F.count("*").over(whole))
+
+
 def by_identity(stream: Stream) -> WindowSpec:
     """The accepted rows of one identity in the order of their arrival; every other row stands alone."""
     place = F.concat_ws("/", "topic", "partition", "offset")

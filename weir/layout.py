@@ -88,6 +88,11 @@ class Lake:
     def batch(self, pipeline: str, view: str, fingerprint: str) -> str:
         return f"{self.root}/{pipeline}/views/{view}/{fingerprint}/batch"
 
+    def view_versions(self, pipeline: str, view: str) -> list[str]:
+        """The fingerprints of which there are cells."""
+        folder = Path(self.root) / pipeline / "views" / view
+        return sorted(child.name for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
+
     def accepted(self, pipeline: str, source: str) -> str:
         return f"{self.root}/{pipeline}/accepted/{source}"
 
@@ -124,6 +129,28 @@ class Lake:
     def dirty_days(self, pipeline: str) -> Path:
         """A folder with one record per day that the nightly has to recompute."""
         return Path(self.root) / "_control" / pipeline / "dirty"
+
+    def arrivals(self, pipeline: str) -> Path:
+        """A folder with one record per day of arrival: which days its events belong to."""
+        return Path(self.root) / "_control" / pipeline / "arrivals"
+
+    def settlement(self, pipeline: str, view: str, fingerprint: str) -> Path:
+        """How far the view in this form is settled."""
+        return Path(self.root) / "_control" / pipeline / "settled" / f"{view}-{fingerprint}.json"
+
+    def losses(self, pipeline: str) -> Path:
+        """What the driver could not read because the log had dropped it."""
+        return Path(self.root) / "_control" / pipeline / "losses.json"
+
+    def night_control(self, pipeline: str) -> Path:
+        """The lease of the nights."""
+        return Path(self.root) / "_control" / pipeline / "nightly"
+
+    def ledger(self, pipeline: str) -> str:
+        return f"{self.root}/{pipeline}/ledger"
+
+    def differences(self, pipeline: str) -> str:
+        return f"{self.root}/{pipeline}/differences"
 
     def quality_site(self, pipeline: str) -> Path:
         return Path(self.root) / pipeline / "reports" / "quality"
@@ -167,6 +194,11 @@ def view_asset(pipeline: str, view: str) -> str:
 def job_script(module: str) -> Path:
     """What spark-submit is given to run."""
     return PROJECT / "spark_jobs" / f"{module}.py"
+
+
+def corrections_topic(pipeline: str, view: str) -> str:
+    """Where the night tells which served numbers it has changed."""
+    return f"{pipeline}.{view}.corrections"
 
 
 ARCHIVE_QUERY = "archive"

@@ -164,6 +164,9 @@ class View(Declared):
     grain: list[Name] = Field(min_length=1)
     sql: str = Field(min_length=1)
     reach: Duration = timedelta(0)
+    tolerance: float = Field(default=1e-9, ge=0, lt=1)
+    """By how much of the larger one two floating point numbers may differ and still be equal: a sum depends on its order.
+    Integers, decimals and texts are equal or not."""
     expectations: Expectations = []
     """Checked on its closed cells. The columns are those of the query, which only Spark knows."""
 
@@ -176,6 +179,16 @@ class View(Declared):
     @property
     def time(self) -> str:
         return self.grain[0]
+
+    @property
+    def is_told_when_closed(self) -> bool:
+        """Whether Spark tells a cell only when the watermark has passed it (append mode), instead of at each change."""
+        return looks_beyond_its_day(self.sql) in ("a session window", "a join")
+
+    @property
+    def span(self) -> timedelta:
+        """How long a cell is: its window's length; a day where the SQL does not say it."""
+        return window_length(self.sql) or timedelta(days=1)
 
 
 class Schedule(Declared):
@@ -251,7 +264,9 @@ class Pipeline(Declared):
 
     def fingerprint(self, view: str) -> str:
         """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and the rules that reject rows."""
-        declared = self.views[view].model_dump(mode="json", exclude={"expectations"}) | {"sql": normal_sql(self.views[view].sql)}
+        declared = self.views[view].model_dump(mode="json", exclude={"expectations", "tolerance"}) | {
+            "sql": normal_sql(self.views[view].sql)
+        }
         no_matter: Any = dict.fromkeys(("partitions", "expectations", "references", "keep_quarantined"), True)
         no_matter["columns"] = {"__all__": {"private"}}
         streams = {name: self.streams[name].model_dump(mode="json", exclude=no_matter) for name in self.streams_of(view)}
@@ -301,6 +316,13 @@ def looks_beyond_its_day(sql: str) -> str | None:
         if lengths and not divides_a_day(parse_duration(lengths[0].strip(" '\""))):
             return f"a window of {lengths[0].strip()}, which does not divide a day,"
     return None
+
+
+def window_length(sql: str) -> timedelta | None:
+    """Of the longest window in the SQL, or None where there is none."""
+    text = normal_sql(sql).lower()
+    lengths = [_arguments(text[call.end() :])[1:2] for call in re.finditer(r"(?<![_\w])(?:session_)?window\s*\(", text)]
+    return max((parse_duration(length.strip(" '\"")) for found in lengths for length in found), default=None)
 
 
 def _arguments(text: str) -> list[str]:

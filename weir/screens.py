@@ -2,15 +2,30 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weir.records import Cell, Heartbeat, HousekeepingReport, NightlyReport, RefineReport, ReplayReport, ViewComparison
+from weir.layout import Home
+from weir.records import (
+    FATES,
+    Cell,
+    Heartbeat,
+    HousekeepingReport,
+    LedgerLine,
+    NightlyReport,
+    RefineReport,
+    ReplayReport,
+    Settlement,
+    ViewComparison,
+)
 from weir.serving import Answer, QuarantineGroup
+
+if TYPE_CHECKING:
+    from weir.drill import Drilled
 
 MAX_ROWS = 200
 """More rows than anybody reads on a screen; --json has all."""
@@ -57,17 +72,124 @@ def show_nightly(console: Console, report: NightlyReport) -> None:
         most_first = sorted(stream.reasons.items(), key=lambda item: (-item[1], item[0]))
         reasons.add_row(stream.stream, Text(", ".join(f"{reason} {count:,}" for reason, count in most_first) or "none"))
     console.print(reasons)
-    views = _table(f"Speed against batch, {report.day}", "view", "cells", "equal", "different", "only speed", "only batch", "pending")
+    if report.ledger:
+        show_ledger(console, report.day, report.ledger)
+    views = _table(
+        f"Speed against batch, {report.day}", "view", "cells", "equal", "differ", "pending", "unexplained", "settled until", "causes"
+    )
     for view in report.views:
-        cells = (view.compared, view.equal, view.different, view.only_speed, view.only_batch, view.pending)
-        views.add_row(view.view, *map(_number, cells))
+        cells = (view.compared, view.equal, view.differing, view.pending, view.unexplained)
+        until = "not yet" if view.settled_until is None else str(view.settled_until)
+        views.add_row(view.view, *map(_number, cells), until, Text(_by_count(view.causes)))
     console.print(views)
     for view in report.views:
         for reason in view.gate:
-            console.print(Text(f"{view.view}: {reason}", style="red" if view.decision == "BLOCK" else "yellow"))
+            console.print(Text(f"{view.view}: {reason}", style="red" if view.decision == "BLOCK" else "yellow"), soft_wrap=True)
     for view in report.views:
         if view.examples:
             _show_differences(console, view)
+    for day in report.also:
+        console.print(f"{day} was dirty and has been recomputed too: `weir reconcile {report.pipeline} --day {day}`", markup=False)
+
+
+def show_ledger(console: Console, day: str, lines: list[LedgerLine], by_partition: bool = False) -> None:
+    """Every offset that arrived on the day, by its fate in each view."""
+    ledger = _table(f"Ledger of what arrived on {day}", "view ← stream", "offsets", *FATES, "balance")
+    groups: dict[str, list[LedgerLine]] = {}
+    for line in lines:
+        place = f"/{line.partition} [{line.first_offset:,}, {line.until_offset:,})" if by_partition else ""
+        groups.setdefault(f"{line.view} ← {line.stream}{place}", []).append(line)
+    for name, own in groups.items():
+        fates = [sum(line.fates.get(fate, 0) for line in own) for fate in FATES]
+        balance = Text("✗", style="bold red") if any(line.wrong for line in own) else Text("✓", style="green")
+        ledger.add_row(Text(name), *map(_number, (sum(line.offsets for line in own), *fates)), balance)
+    console.print(ledger)
+    for text in dict.fromkeys(wrong for line in lines for wrong in line.wrong):
+        console.print(Text(text, style="red"))
+    lost = dict.fromkeys(
+        f"{line.topic}/{line.partition}: offsets {own.from_offset:,} to {own.until_offset - 1:,} are lost: {LOST[own.reason]}"
+        for line in lines
+        for own in line.lost_ranges
+    )
+    for text in list(lost)[:MAX_LOST]:
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+    if len(lost) > MAX_LOST:
+        console.print(f"and {len(lost) - MAX_LOST:,} more lost ranges (--json has all)")
+
+
+MAX_LOST = 10
+LOST = {"retention": "the log had dropped them before they were read", "gap": "the log has no message there"}
+
+
+def show_settlements(console: Console, settlements: list[Settlement]) -> None:
+    """What the nights found, day by day, and how far each view is settled."""
+    for own in settlements:
+        until = f"settled from {own.since} until {own.until}" if own.until else "not settled yet"
+        table = _table(f"{own.view}: {until}", "day", "verdict", "equal", "repaired", "pending", "unexplained", "causes")
+        for day, verdict in sorted(own.days.items(), reverse=True)[:MAX_DAYS]:
+            word = Text.from_markup(VERDICTS[verdict.decision])
+            counts = (verdict.equal, verdict.repaired, verdict.pending, verdict.unexplained)
+            table.add_row(str(day), word, *map(_number, counts), Text(_by_count(verdict.causes)))
+        console.print(table)
+        for by in own.acceptances[-5:]:
+            console.print(Text(f"{own.view} of {by.day}: accepted by {by.who} on {by.accepted_at:%Y-%m-%d}: {by.reason}", style="yellow"))
+
+
+MAX_DAYS = 30
+VERDICTS = {"PASS": "[green]settled[/]", "WARN": "[yellow]settled, with warnings[/]", "BLOCK": "[bold red]BLOCKED[/]"}
+
+
+def show_explained(console: Console, view: str, day: str, cells: list[Cell], at_most: int) -> None:
+    """Cell by cell: what was streamed, what is true, and which events make the difference."""
+    if not cells:
+        console.print(f"{view} of {day}: no cell differs")
+        return
+    for cell in cells[:at_most]:
+        console.print(Text(_pairs(cell.grain), style="bold"), soft_wrap=True)
+        speed, batch = _sides(cell)
+        console.print(Text(f"    streamed  {speed}"), soft_wrap=True)
+        console.print(Text(f"    true      {batch}"), soft_wrap=True)
+        for cause in cell.causes:
+            events = f" {cause.events:,} events: {', '.join(cause.identities)}" if cause.events else ""
+            more = ", …" if cause.events > len(cause.identities) > 0 else ""
+            style = "red" if cause.cause == "unexplained" else "cyan"
+            console.print(Text(f"    {cause.cause}: {WHY[cause.cause]}.{events}{more}", style=style), soft_wrap=True)
+    rest = len(cells) - at_most
+    console.print(f"{len(cells):,} cells differ" + (f", {rest:,} not shown (--limit, --json)" if rest > 0 else ""))
+
+
+WHY: dict[str, str] = {
+    "late": "events came after the watermark, the stream did not wait for them",
+    "duplicate": "copies of an event were told apart differently",
+    "quarantine": "rows were released from quarantine since",
+    "table": "a row of a table changed later",
+    "version": "the declaration changed during the day",
+    "cut": "events came after the cut: the batch was early",
+    "lost": "the log dropped messages before the view had read them",
+    "pending": "the stream has not told it yet",
+    "unexplained": "no cause was found: somebody has to look at it",
+}
+
+
+def show_drill(console: Console, drilled: "Drilled", home: Home) -> None:
+    table = _table(
+        f"Drill of {drilled.day}: {drilled.events:,} events, {drilled.seconds} s", "fault", "injected", "named", "repaired", "cause"
+    )
+    table.columns[-1].header = "what was done"
+    for own in drilled.faults:
+        named = Text(f"{own.named:,}", style="green" if own.named == own.injected else "bold red")
+        table.add_row(own.fault, f"{own.injected:,} {own.unit}", named, _number(own.repaired), Text(own.note))
+    console.print(table)
+    for reason in drilled.blocked:
+        console.print(Text(f"The night was blocked, as it should: {reason}", style="yellow"))
+    word = "none" if drilled.unexplained == 0 else f"[bold red]{drilled.unexplained:,}[/]"
+    console.print(f"Unexplained beside the tampered cell: {word}. Served is recomputed: {'yes' if drilled.served_is_recomputed else 'NO'}.")
+    verdict = "[green]passed[/]" if drilled.passed else "[bold red]NOT passed[/]"
+    console.print(f"{verdict}. Look around: WEIR_HOME={home.root} WEIR_PIPELINES={home.root / 'pipelines'} weir reconcile", soft_wrap=True)
+
+
+def _by_count(causes: dict[str, int]) -> str:
+    return ", ".join(f"{cause} {count:,}" for cause, count in causes.items()) or "—"
 
 
 WORDS = {"PASS": "[green]published[/]", "WARN": "[yellow]published, with warnings[/]", "BLOCK": "[bold red]BLOCKED[/]"}
@@ -186,10 +308,11 @@ def _few(words: list[str], at_most: int = 5) -> str:
 
 
 def _show_differences(console: Console, view: ViewComparison, at_most: int = 5) -> None:
-    table = _table(f"The first cells of {view.view} that differ", "cell", "speed", "batch")
+    table = _table(f"Cells of {view.view} that differ", "cell", "speed", "batch", "cause")
     for cell in view.examples[:at_most]:
         speed, batch = _sides(cell)
-        table.add_row(Text(_pairs(cell.grain)), Text(speed), Text(batch))
+        causes = ", ".join(f"{cause.cause} {cause.events:,}" if cause.events else cause.cause for cause in cell.causes)
+        table.add_row(Text(_pairs(cell.grain)), Text(speed), Text(batch), Text(causes))
     console.print(table)
 
 
@@ -222,12 +345,27 @@ def pairs_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
+WORDY = {
+    "reason",
+    "gate",
+    "oldest",
+    "newest",
+    "watermark",
+    "speed",
+    "batch",
+    "cell",
+    "causes",
+    "cause",
+    "settled until",
+    "verdict",
+    "stream",
+}
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        is_number = (
-            index > 0 and column not in ("reason", "gate", "oldest", "newest", "watermark", "speed", "batch", "cell") and title != ""
-        )
+        is_number = index > 0 and column not in WORDY and title != ""
         table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=index == 0 and title != "")
     return table
 

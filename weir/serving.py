@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from weir.layout import Lake
 from weir.pipeline import Pipeline, nearest, relations_in
+from weir.records import Cell, Settlement
 from weir.refusal import Refusal
 
 FORMS = ("speed", "batch")
@@ -124,20 +125,100 @@ def _names(view: str) -> list[tuple[str, str]]:
 
 
 def _register(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipeline: Pipeline, view: str, form: str) -> None:
-    """Make one form of a view readable under its name. Until a day is settled the speed layer is what is served."""
+    """Make one form of a view readable under its name. Served are the batch cells of the settled days and the speed cells of all others."""
     fingerprint = pipeline.fingerprint(view)
-    layer = "batch" if form == "batch" else "speed"
-    path = lake.batch(pipeline.name, view, fingerprint) if layer == "batch" else lake.speed(pipeline.name, view, fingerprint)
+    settled = Settlement.read(lake.settlement(pipeline.name, view, fingerprint)) if form == "served" else None
+    run = settled.run if settled else None
+    parts = []
+    if form == "batch" or run:
+        within = f" WHERE _day >= DATE '{run.since}' AND _day < DATE '{run.until}'" if run else ""
+        status = ", _status AS status" if run else ""
+        table = _table(connection, lake.batch(pipeline.name, view, fingerprint), f"_{name}_batch")
+        if table is None:
+            raise Refusal(_missing(pipeline, view, "batch"))
+        parts.append(f'SELECT * EXCLUDE (_day, _status){status} FROM "{table}"{within}')
+    if form != "batch":
+        table = _table(connection, lake.speed(pipeline.name, view, fingerprint), f"_{name}_speed")
+        if table is None and not parts:
+            raise Refusal(_missing(pipeline, view, "speed"))
+        if table is not None:
+            grain = ", ".join(f'"{column}"' for column in pipeline.views[view].grain)
+            without = f" WHERE _day < DATE '{run.since}' OR _day >= DATE '{run.until}'" if run else ""
+            status = ", 'provisional' AS status" if form == "served" else ""
+            parts.append(
+                f'SELECT * EXCLUDE (_day, _generation, _batch){status} FROM "{table}"{without} '
+                f"QUALIFY row_number() OVER (PARTITION BY {grain} ORDER BY _generation DESC, _batch DESC) = 1"
+            )
+    connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL BY NAME ".join(parts)}')
+
+
+def _table(connection: duckdb.DuckDBPyConnection, path: str, name: str) -> str | None:
     if not Path(path, "_delta_log").is_dir():
-        how = f"weir nightly {pipeline.name} --day …" if layer == "batch" else f"weir stream {pipeline.name}"
-        raise Refusal(f"view '{view}' has no {layer} cells yet: run `{how}`")
-    connection.register(f"_{name}", DeltaTable(path).to_pyarrow_dataset())
-    if layer == "batch":
-        connection.execute(f'CREATE VIEW "{name}" AS SELECT * EXCLUDE (_day) FROM "_{name}"')
-        return
-    grain = ", ".join(f'"{column}"' for column in pipeline.views[view].grain)
-    status = ", 'provisional' AS status" if form == "served" else ""
-    connection.execute(
-        f'CREATE VIEW "{name}" AS SELECT * EXCLUDE (_day, _generation, _batch){status} FROM "_{name}" '
-        f"QUALIFY row_number() OVER (PARTITION BY {grain} ORDER BY _generation DESC, _batch DESC) = 1"
+        return None
+    connection.register(name, DeltaTable(path).to_pyarrow_dataset())
+    return name
+
+
+def _missing(pipeline: Pipeline, view: str, layer: str) -> str:
+    how = f"weir nightly {pipeline.name} --day …" if layer == "batch" else f"weir stream {pipeline.name}"
+    return f"view '{view}' has no {layer} cells yet: run `{how}`"
+
+
+def ledger_lines(lake: Lake, pipeline: Pipeline, day: date, view: str | None = None) -> list[dict[str, Any]]:
+    """The ledger of a day of arrival, in the table's words."""
+    return _select(
+        lake.ledger(pipeline.name), "_day = $day AND ($view IS NULL OR view = $view)", "view, stream, partition", day=day, view=view
     )
+
+
+def differences(lake: Lake, pipeline: Pipeline, view: str, day: date, fingerprint: str | None = None) -> list[Cell]:
+    """The cells of a view and day of which speed and batch said different things, the unexplained first, then those with most events.
+
+    With a fingerprint, those of an earlier declaration of the view.
+    """
+    which = fingerprint or pipeline.fingerprint(view)
+    where = "_day = $day AND view = $view AND fingerprint = $which"
+    rows = _select(lake.differences(pipeline.name), where, "grain", day=day, view=view, which=which)
+    names = pipeline.views[view].grain
+    cells = [
+        Cell(grain={name: row["grain"][name] for name in names}, **{side: row[side] for side in ("speed", "batch", "causes")})
+        for row in rows
+    ]
+    return sorted(cells, key=lambda cell: (not cell.is_unexplained, -sum(cause.events for cause in cell.causes)))
+
+
+def tamper_with_cell(lake: Lake, pipeline: Pipeline, view: str, column: str) -> dict[str, str]:
+    """Change one streamed number behind the stream's back, for a drill. Gives the cell."""
+    path = lake.speed(pipeline.name, view, pipeline.fingerprint(view))
+    grain = pipeline.views[view].grain
+    connection = duckdb.connect()
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("speed", DeltaTable(path).to_pyarrow_dataset())
+        names = ", ".join(f'CAST("{name}" AS VARCHAR)' for name in grain)
+        row = connection.execute(f"SELECT {names} FROM speed ORDER BY hash({names}) LIMIT 1").fetchone()
+    finally:
+        connection.close()
+    if row is None:
+        raise Refusal(f"view '{view}' has no speed cells yet")
+    cell = dict(zip(grain, (str(value).removesuffix("+00") for value in row), strict=True))
+    quoted = " AND ".join(f"CAST({name} AS VARCHAR) LIKE '{_like(value)}%'" for name, value in cell.items())
+    DeltaTable(path).update(updates={column: f"{column} + 1"}, predicate=quoted)
+    return cell
+
+
+def _like(value: str) -> str:
+    return value.replace("'", "''").replace(" ", "_")  # a time may stand there with a T
+
+
+def _select(path: str, where: str, order: str, **given: Any) -> list[dict[str, Any]]:
+    connection = duckdb.connect(config={"python_enable_replacements": False})
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        if _table(connection, path, "asked") is None:
+            return []
+        found = connection.execute(f"SELECT * FROM asked WHERE {where} ORDER BY {order}", given)
+        names = [column[0] for column in found.description or []]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    finally:
+        connection.close()

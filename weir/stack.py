@@ -286,6 +286,14 @@ def bootstrap(home: Home) -> str:
     return record.address
 
 
+def running_bootstrap(home: Home) -> str:
+    """The same, or nothing where no broker is known: for those who can do without."""
+    try:
+        return bootstrap(home)
+    except Refusal:
+        return ""
+
+
 @contextmanager
 def lock_stack(home: Home, say: Say) -> Iterator[None]:
     """Only one process at a time starts or stops the stack of a home; the others wait."""
@@ -460,13 +468,28 @@ def create_topics(bootstrap: str, topics: dict[str, int]) -> list[str]:
 
 def end_offsets(bootstrap: str, topics: Iterable[str]) -> dict[str, int]:
     """The offset after the last message of each partition, by topic/partition."""
+    return _offsets(bootstrap, topics, OffsetSpec.LATEST)
+
+
+def first_offsets(bootstrap: str, topics: Iterable[str]) -> dict[str, int]:
+    """The first offset that each partition still has, by topic/partition."""
+    return _offsets(bootstrap, topics, OffsetSpec.EARLIEST)
+
+
+def _offsets(bootstrap: str, topics: Iterable[str], which: OffsetSpec) -> dict[str, int]:
     with _connect(bootstrap) as admin:
         described = admin.describe_topics(list(topics))
         if missing := [topic["name"] for topic in described if topic["error_code"]]:
             raise Refusal(f"topic {', '.join(missing)} is not on {bootstrap}: run `weir up`, or create it there")
         partitions = [TopicPartition(topic["name"], part["partition_index"]) for topic in described for part in topic["partitions"]]
-        ends = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-    return {f"{partition.topic}/{partition.partition}": end.offset for partition, end in sorted(ends.items())}
+        found = admin.list_partition_offsets(dict.fromkeys(partitions, which))
+    return {f"{partition.topic}/{partition.partition}": own.offset for partition, own in sorted(found.items())}
+
+
+def drop_messages(bootstrap: str, before: dict[str, int]) -> None:
+    """Make the log forget all messages before an offset, by topic/partition, as a short retention would."""
+    with _connect(bootstrap) as admin:
+        admin.delete_records({TopicPartition(place.rpartition("/")[0], int(place.rpartition("/")[2])): at for place, at in before.items()})
 
 
 @contextmanager

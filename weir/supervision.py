@@ -167,6 +167,11 @@ class Incurable:
     advice: str
 
 
+LOST_OFFSETS = (
+    r"failOnDataLoss|data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange|MISSING_PARTITIONS|UnknownTopicOrPartition|were aged out"
+)
+"""What the log drops before it is read, the driver books and goes on. It ends only when the log itself is another one."""
+
 INCURABLE = (
     Incurable(
         "torn checkpoint",
@@ -176,9 +181,8 @@ INCURABLE = (
     ),
     Incurable(
         "lost offsets",
-        r"failOnDataLoss|data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange|MISSING_PARTITIONS|UnknownTopicOrPartition"
-        r"|were aged out",
-        "messages left the log before they were read: give the topic a longer retention, then move the query's checkpoint folder away",
+        LOST_OFFSETS,
+        "the topic is not the one that was read (deleted, made anew): move the query's checkpoint folder away to read it from its start",
     ),
     Incurable(
         "incompatible state",

@@ -1,0 +1,141 @@
+"""Raw events + progress → one fate each: what became of every event in one view.
+
+The rules are Spark's own, and the night can apply them afterwards because the checkpoint's offset log says which batch
+read an event and which watermark was in force:
+
+- late: it occurred at or before the watermark of the batch before the one that read it;
+- duplicate: an event of its identity was counted before and was not forgotten yet (an identity is forgotten when the
+  watermark has reached its event time plus the lateness);
+- counted: every other accepted event that a batch has read;
+- pending: no batch has read it yet; lost: the view went on behind it without reading it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.progress import BatchRange
+from weir.pipeline import Stream
+from weir.records import Loss
+
+RANGES = "topic string, partition int, _bucket bigint, _from bigint, _until bigint, _batch bigint, _late_before bigint"
+_NEVER = -(2**62)
+
+
+def with_fates(ranked: DataFrame, stream: Stream, batches: list[BatchRange], lost: list[Loss]) -> DataFrame:
+    """The rows of mark_first with `_batch`, `_fate`, `_mixed` and `_moot`.
+
+    `_mixed` are copies of an event that came into one batch with different content: which of them Spark took is chance, and
+    any is right. `_moot` are copies of an event of which exactly one was counted, with the content that the batch counts: it
+    does not matter which. Nearly all events come once, and those need no look at others.
+    """
+    read = _with_batch(ranked, stream, batches, lost)
+    once = read.filter("_copies = 1").withColumn("_mixed", F.lit(False)).withColumn("_moot", F.lit(False))
+    several = read.filter("_copies > 1")
+    alone = F.when(F.col("_fate") == "read", "counted").otherwise(F.col("_fate"))
+    return once.withColumn("_fate", alone).unionByName(_among_copies(several, stream))
+
+
+def _with_batch(ranked: DataFrame, stream: Stream, batches: list[BatchRange], lost: list[Loss]) -> DataFrame:
+    """Every row with its batch, and all of its fate that needs no look at other rows; 'read' is counted or duplicate.
+
+    Of messages that the log dropped before the view read them the archive may still have a copy: for the view they are lost.
+    """
+    size = _bucket_size(batches)
+    ranges = ranked.sparkSession.createDataFrame(list(_in_buckets(batches, size)), RANGES)
+    bucket = F.floor(F.col("offset") / size).cast("bigint")
+    within = (F.col("offset") >= F.col("_from")) & (F.col("offset") < F.col("_until"))
+    rows = ranked.withColumn("_bucket", bucket)
+    same = (rows["topic"] == ranges["topic"]) & (rows["partition"] == ranges["partition"]) & (rows["_bucket"] == ranges["_bucket"])
+    found = rows.join(F.broadcast(ranges), same & within, "left").drop(ranges["topic"], ranges["partition"], ranges["_bucket"])
+    ends = F.create_map(*(F.lit(word) for pair in _ends(batches).items() for word in pair)) if batches else None
+    behind = F.coalesce(F.col("offset") < ends[_place()], F.lit(False)) if ends is not None else F.lit(False)
+    fate = (
+        F.when(F.col("_undecodable").isNotNull(), "undecodable")
+        .when(~F.col("_accepted"), "rejected")
+        .when(_is_in(lost), "lost")
+        .when(F.col("_batch").isNull(), F.when(behind, "lost").otherwise("pending"))
+        .when(F.unix_micros(stream.occurred_at) <= F.col("_late_before"), "late")
+        .otherwise("read")
+    )
+    return found.withColumn("_fate", fate).drop("_bucket", "_from", "_until")
+
+
+def _among_copies(several: DataFrame, stream: Stream) -> DataFrame:
+    """Fold the copies of each identity in the order in which the view read them, as Spark's state does."""
+    columns = several.columns
+    ahead = F.unix_millis(stream.occurred_at) * 1_000 + int(stream.lateness.total_seconds() * 1_000_000)
+    is_read = F.when(F.col("_fate") == "read", 0).otherwise(1)
+    copy = F.struct(
+        is_read.alias("_order"),
+        F.col("_batch").alias("_in_batch"),
+        *(F.col(name).alias(f"_by_{name}") for name in ("received_at", "partition", "offset")),
+        ahead.alias("_kept_until"),
+        F.xxhash64(*stream.columns).alias("_content"),
+        F.struct(*columns).alias("_row"),
+    )
+    folded = several.groupBy(F.col(stream.identity).alias("_identity")).agg(F.array_sort(F.collect_list(copy)).alias("_list"))
+    start = F.struct(F.lit(_NEVER).alias("kept_until"), F.array().cast("array<string>").alias("fates"))
+
+    def step(state: Column, own: Column) -> Column:
+        read = own["_order"] == 0
+        known = state["kept_until"] > own["_row"]["_late_before"]
+        counted = read & ~known
+        fate = F.when(~read, own["_row"]["_fate"]).when(counted, "counted").otherwise("duplicate")
+        kept_until = F.when(counted, own["_kept_until"]).otherwise(state["kept_until"])
+        return F.struct(kept_until.alias("kept_until"), F.concat(state["fates"], F.array(fate)).alias("fates"))
+
+    fates = F.aggregate("_list", start, step)["fates"]
+    by_batch = F.transform(F.filter("_list", lambda own: own["_order"] == 0), lambda own: F.struct(own["_in_batch"], own["_content"]))
+    # More contents than batches: some batch saw two of them.
+    contents = F.array_distinct(by_batch)
+    batches = F.array_distinct(F.transform(contents, lambda own: own["_in_batch"]))
+    mixed = F.size(contents) > F.size(batches)
+    told = folded.withColumn("_fates", fates)
+    counted = F.filter(
+        F.zip_with("_list", "_fates", lambda own, fate: F.when(fate == "counted", own["_content"])), lambda own: own.isNotNull()
+    )
+    first = F.element_at(F.filter("_list", lambda own: own["_row"]["_first"]), 1)["_content"]
+    moot = F.coalesce((F.size(counted) == 1) & (F.element_at(counted, 1) == first), F.lit(False))
+    each = told.select(F.explode(F.arrays_zip("_list", "_fates")).alias("_own"), mixed.alias("_mixed"), moot.alias("_moot"))
+    kept = [F.col(f"_own._list._row.{name}").alias(name) for name in columns if name != "_fate"]
+    fate = F.when(F.col("_own._list._row._fate") == "read", F.col("_own._fates")).otherwise(F.col("_own._list._row._fate"))
+    return each.select(*kept, fate.alias("_fate"), "_mixed", "_moot")
+
+
+def _is_in(lost: list[Loss]) -> Column:
+    found = F.lit(False)
+    for own in lost:
+        within = (F.col("offset") >= own.from_offset) & (F.col("offset") < own.until_offset)
+        found = found | ((F.col("topic") == own.topic) & (F.col("partition") == own.partition) & within)
+    return found
+
+
+def _place() -> Column:
+    return F.concat_ws("/", F.col("topic"), F.col("partition"))
+
+
+def _ends(batches: list[BatchRange]) -> dict[str, int]:
+    ends: dict[str, int] = {}
+    for own in batches:
+        place = f"{own.topic}/{own.partition}"
+        ends[place] = max(own.until_offset, ends.get(place, 0))
+    return ends
+
+
+def _bucket_size(batches: list[BatchRange]) -> int:
+    """About the length of a range, so that a row meets two or three of them."""
+    lengths = [own.until_offset - own.from_offset for own in batches if own.until_offset > own.from_offset]
+    return max(1, sum(lengths) // len(lengths)) if lengths else 1
+
+
+def _in_buckets(batches: Iterable[BatchRange], size: int) -> Iterable[tuple[Any, ...]]:
+    """Each range under every bucket of offsets that it touches: so that Spark can look a batch up by equality."""
+    watermarks = {own.batch: own.watermark_ms for own in batches}
+    for own in batches:
+        if own.until_offset > own.from_offset:
+            late_before = watermarks.get(own.batch - 1, 0) * 1_000
+            for bucket in range(own.from_offset // size, (own.until_offset - 1) // size + 1):
+                yield own.topic, own.partition, bucket, own.from_offset, own.until_offset, own.batch, late_before

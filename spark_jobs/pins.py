@@ -1,0 +1,94 @@
+"""What the speed layer had said of a day when its night began. Events go on arriving; the proof is about this."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.entry import Call
+from spark_jobs.progress import BatchRange, committed_batch, read_log, read_progress
+from spark_jobs.tables import exists, last_version, last_words, read
+from weir.event_time import day_bounds
+from weir.layout import ARCHIVE_QUERY, archive_fingerprint, view_query
+from weir.records import Control
+
+ARCHIVE_SECONDS = 60
+"""How long a night waits for the archive, which reads every ten seconds what the views read every second."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The speed cells of a view and day, and the batches whose words they are."""
+
+    speed: DataFrame | None
+    batches: list[BatchRange]
+
+    @property
+    def told_until(self) -> int:
+        """The watermark of the last batch, in microseconds."""
+        return self.batches[-1].watermark_ms * 1_000 if self.batches else 0
+
+    def cells(self, like: DataFrame) -> DataFrame:
+        """The cells; none, in the shape of others, where nothing was streamed."""
+        return self.speed if self.speed is not None else like.limit(0).withColumn("_batch", F.lit(None).cast("bigint"))
+
+
+def pin_view(spark: SparkSession, call: Call, view: str, fingerprint: str, day: date, earliest: date) -> Pin:
+    """The last words that were told, and all batches up to the last that could have told one.
+
+    Read in this order the batches can only be too few by ones that told nothing: those are read again by the next night.
+    """
+    name = call.pipeline.name
+    checkpoint = call.lake.checkpoint(name, view_query(view), fingerprint)
+    last, speed = committed_batch(checkpoint), None
+    table = call.lake.speed(name, view, fingerprint)
+    if exists(spark, table):
+        said = read(spark, table, last_version(spark, table)).filter(F.col("_day") == F.lit(day))
+        newest = said.agg(F.max(F.struct("_generation", "_batch")).alias("newest")).first()
+        if newest and newest["newest"]:
+            last = max(last, newest["newest"]["_batch"])
+        speed = last_words(said, call.pipeline.views[view].grain)
+    batches = read_progress(spark, call.lake.progress(name), view_query(view), checkpoint, day_bounds(earliest)[0])
+    return Pin(speed, [own for own in batches if own.batch <= last])
+
+
+def archive_ends(spark: SparkSession, call: Call, pins: Iterable[Pin]) -> dict[str, int]:
+    """By topic/partition how far raw reaches: at least as far as the views had read, if the archive gets there in a minute."""
+    needed: dict[str, int] = {}
+    for pin in pins:
+        for own in pin.batches:
+            place = f"{own.topic}/{own.partition}"
+            needed[place] = max(own.until_offset, needed.get(place, 0))
+    deadline = time.monotonic() + ARCHIVE_SECONDS
+    while True:
+        ends = _archived(spark, call)
+        if all(ends.get(place, 0) >= end for place, end in needed.items()) or time.monotonic() > deadline or not _is_alive(call):
+            return ends
+        time.sleep(1)
+
+
+def _archived(spark: SparkSession, call: Call) -> dict[str, int]:
+    """From the archive's own log; where there is none, from raw."""
+    checkpoint = call.lake.checkpoint(
+        call.pipeline.name, ARCHIVE_QUERY, archive_fingerprint(source.topic for source in call.pipeline.sources.values())
+    )
+    last = committed_batch(checkpoint)
+    if last >= 0:
+        own = [r for r in read_log(ARCHIVE_QUERY, checkpoint, last - 1) if r.batch == last]
+        return {f"{r.topic}/{r.partition}": r.until_offset for r in own}
+    ends = read(spark, call.lake.raw(call.pipeline.name)).groupBy("topic", "partition").agg(F.max("offset").alias("last")).collect()
+    return {f"{row['topic']}/{row['partition']}": row["last"] + 1 for row in ends}
+
+
+def _is_alive(call: Call) -> bool:
+    beat = Control(call.lake.control(call.pipeline.name)).heartbeat()
+    return beat is not None and beat.state in ("starting", "running") and not beat.holder.is_known_dead()
+
+
+def batches_beyond(batches: list[BatchRange], ends: dict[str, int]) -> range:
+    """The batches that had read further than raw reaches: from the first such one to the last that is known."""
+    beyond = [own.batch for own in batches if own.until_offset > ends.get(f"{own.topic}/{own.partition}", 0)]
+    return range(min(beyond), max(own.batch for own in batches) + 1) if beyond else range(0)

@@ -1,0 +1,354 @@
+"""The drill: a day with a known number of every fault, on parts of its own, and whether each was named and repaired.
+
+1. send most of the day; the stream reads it, is killed in the middle and started again
+2. while it is stopped, let the log drop messages that nobody has read
+3. send the rest, and at last the events that come too late
+4. refine; mend the rule that rejected some payments, release them; the stream reads the payments anew
+5. tamper with one streamed number
+6. the night: it must name everything, and block because of that one number
+7. a person accepts it; the night settles, and what is served is what was recomputed
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from datetime import time as dt_time
+from pathlib import Path
+from typing import Any
+
+from weir import stack
+from weir.event_time import day_bounds, utc_now
+from weir.generator import Shares, load_produce
+from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
+from weir.layout import Home, view_query
+from weir.loader import load_named
+from weir.pipeline import Pipeline
+from weir.produce import Event, encode, plan_events, send_events
+from weir.records import Acceptance, Control, NightlyReport, QueryPulse, Settlement, ViewComparison
+from weir.serving import answer_query, tamper_with_cell
+from weir.stack import Say
+
+PIPELINE, TAMPERED, RELEASED = "shop", "revenue_per_minute", "payments"
+SHARE = 0.005
+"""Of the events of a stream, for each fault."""
+READ_SECONDS = 900
+BATCHES = 25
+"""Into so many batches a stream's day is cut at least: with one large batch nothing could be late."""
+LAST_HOUR = dt_time(21)
+"""Everything arrives on its own day, so that one ledger has it all."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault: how often it was injected, found by the night, and put right."""
+
+    fault: str
+    injected: int
+    named: int
+    repaired: int
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """How the drill ended."""
+
+    day: date
+    events: int
+    seconds: int
+    faults: list[Fault]
+    unexplained: int
+    """Cells without a cause, beside the one that was tampered with."""
+    blocked: list[str]
+    """What the night said of the tampered number."""
+    served_is_recomputed: bool
+
+    @property
+    def passed(self) -> bool:
+        named = all(own.injected == own.named for own in self.faults)
+        return named and self.unexplained == 0 and bool(self.blocked) and self.served_is_recomputed
+
+
+class Drill:
+    """One drill in a home of its own, which is kept for looking around."""
+
+    def __init__(self, home: Home, day: date, events: int, seed: int, say: Say) -> None:
+        self.home, self.day, self.events, self.seed, self.say = home, day, events, seed, say
+        self.chance = random.Random(seed)  # noqa: S311
+        self.pipeline: Pipeline = load_named(home.pipelines, PIPELINE)
+        self.injected: dict[str, int] = {}
+        self.kafka = ""
+        self.kills = 0
+
+    def run(self) -> Drilled:
+        began = time.monotonic()
+        self.say("starting Kafka")
+        stack.start_kafka(self.home, say=self.say)
+        try:
+            self.kafka = stack.bootstrap(self.home)
+            self.topics = {source.topic: source.partitions for source in self.pipeline.sources.values()}
+            stack.create_topics(self.kafka, self.topics)
+            first, unread, rest, late = self._plan()
+            self._stream_with_a_kill(first)
+            self._lose(unread)
+            self._stream(rest, "the rest of the day")
+            self._stream(late, "the events that come too late")
+            self._stop()
+            self._release()
+            cell = tamper_with_cell(self.home.lake, self.pipeline, TAMPERED, "orders")
+            self.say(f"tampered with {TAMPERED} {cell}; the night has to find it")
+            blocked = self._night()
+            self._accept(blocked)
+            settled = self._night()
+            served = all(self._served_is_recomputed(view) for view in self.pipeline.views)
+        finally:
+            with suppress(JobFailed):
+                stop_stream(self.home, PIPELINE, "the drill ends")
+            stack.stop_kafka(self.home)
+        return Drilled(
+            day=self.day,
+            events=self.events,
+            seconds=round(time.monotonic() - began),
+            faults=list(self._faults(blocked, settled)),
+            unexplained=sum(view.unexplained for view in blocked.views) - sum(view.view == TAMPERED for view in blocked.views),
+            blocked=[reason for view in blocked.views if view.decision == "BLOCK" for reason in view.gate],
+            served_is_recomputed=served,
+        )
+
+    # What is sent
+
+    def _plan(self) -> tuple[list[Event], list[Event], list[Event], list[Event]]:
+        """The day in four parts, with the faults put in: before the loss, what will be lost or read after it, the rest, the late ones."""
+        declaration = load_produce(self.home.pipelines / PIPELINE, self.pipeline)
+        shares = Shares(dirty=0, late=0, duplicate=0, out_of_order=0.05, skewed=0, future=0)
+        planned = list(plan_events(self.pipeline, declaration, self.day, self.events, self.seed, shares, None, LAST_HOUR, utc_now()))
+        cut, end = len(planned) * 7 // 10, len(planned) * 8 // 10
+        first, late_first = self._with_faults(planned[:cut])
+        rest, late_rest = self._with_faults(planned[end:])
+        late, last = late_first + late_rest, planned[-1].arrives_at
+        moved = [event._replace(arrives_at=last + timedelta(milliseconds=n)) for n, event in enumerate(late)]
+        self.injected["late"] = len(moved)
+        return first, planned[cut:end], rest, moved
+
+    def _with_faults(self, events: list[Event]) -> tuple[list[Event], list[Event]]:
+        """The events with faults put in, and those that are held back to come late."""
+        viewed = {name for view in self.pipeline.views for name in self.pipeline.streams_of(view)}
+        can_be_late = day_bounds(self.day)[0] + timedelta(hours=LAST_HOUR.hour * 0.8)
+        sent: list[Event] = []
+        late: list[Event] = []
+        again: list[tuple[int, Event]] = []
+        for event in events:
+            again = [(after - 1, copy) for after, copy in again]
+            sent += [copy for after, copy in again if after == 0]
+            again = [(after, copy) for after, copy in again if after > 0]
+            dice = self.chance.random() / SHARE if event.stream in viewed and not event.wrong else 99
+            if dice < 1 and event.occurred_at < can_be_late:
+                late.append(event)
+                continue
+            if 1 <= dice < 2:
+                again.append((20, self._note("duplicate", event)))
+            elif 2 <= dice < 3 and event.value:
+                event = self._note("undecodable", event._replace(value=event.value[: len(event.value) // 2]))
+            elif 3 <= dice < 4:
+                event = self._note("rejected", self._spoilt(event, self.pipeline.streams[event.stream].occurred_at, "2100-01-01T00:00:00Z"))
+            elif 4 <= dice < 8 and event.stream == RELEASED:
+                event = self._note("quarantine", self._spoilt(event, "method", "barter"))
+            sent.append(event)
+        return sent + [copy for _, copy in again], late
+
+    def _note(self, fault: str, event: Event) -> Event:
+        self.injected[fault] = self.injected.get(fault, 0) + 1
+        return event._replace(wrong=fault)
+
+    @staticmethod
+    def _spoilt(event: Event, column: str, value: str) -> Event:
+        return event._replace(value=encode(json.loads(event.value or b"{}") | {column: value}))
+
+    def _send(self, events: list[Event], what: str) -> None:
+        self.say(f"sending {len(events):,} events: {what}")
+        send_events(self.kafka, events, self.home.sent(PIPELINE, str(self.day), self.seed), None, lambda _: None)
+
+    # What happens to the stream
+
+    def _start(self) -> Job:
+        most = max(100, self.events // len(self.pipeline.views) // BATCHES)
+        job = start_stream(self.home, PIPELINE, self.kafka, ["--max-batch", str(most), "--trigger-seconds", "0.2"])
+        wait_until_running(self.home, PIPELINE, job, 180)
+        return job
+
+    def _stop(self) -> None:
+        self.say("stopping the stream at a batch border")
+        stop_stream(self.home, PIPELINE, "the drill")
+
+    def _stream_with_a_kill(self, events: list[Event]) -> None:
+        half = len(events) // 2
+        self._send(events[:half], "the first part of the day")
+        self.say("the stream reads them, and is killed in the middle")
+        job = self._start()
+        view = view_query(TAMPERED)
+        self._wait(lambda beat: beat[view].batch is not None and (beat[view].batch or 0) >= 3, "three batches")
+        os.killpg(job.process.pid, signal.SIGKILL)
+        job.process.wait()
+        self.kills += 1
+        self._stream(events[half:], "the second part, while it is started again")
+
+    def _stream(self, events: list[Event], what: str) -> None:
+        """Send, and have the stream read everything."""
+        self._send(events, what)
+        if not self._is_running():
+            self._start()
+        self._wait_until_read()
+
+    def _is_running(self) -> bool:
+        beat = Control(self.home.lake.control(PIPELINE)).heartbeat()
+        return beat is not None and beat.state in ("starting", "running") and not beat.holder.is_known_dead()
+
+    def _wait_until_read(self) -> None:
+        ends = stack.end_offsets(self.kafka, self.topics)
+        self.say("waiting until archive and views have read everything")
+        self._wait(lambda beat: all(_has_read(pulse, ends) for pulse in beat.values()), "reading it all")
+
+    def _wait(self, is_so: Any, what: str) -> None:
+        control, deadline = Control(self.home.lake.control(PIPELINE)), time.monotonic() + READ_SECONDS
+        while time.monotonic() < deadline:
+            beat = control.heartbeat()
+            if beat and beat.error:
+                raise JobFailed(f"the stream failed: {beat.error}")
+            if beat and beat.state == "running" and beat.queries and is_so(beat.queries):
+                return
+            time.sleep(0.5)
+        raise JobFailed(f"{what} took more than {READ_SECONDS} s; the logs are in {self.home.log('x').parent}")
+
+    def _lose(self, events: list[Event]) -> None:
+        """Send while nobody reads, then let one partition of the tampered view's stream forget what came."""
+        self._stop()
+        topic = self.pipeline.streams[self.pipeline.streams_of(TAMPERED)[0]].topic
+        before = stack.end_offsets(self.kafka, [topic])
+        self._send(events, "while the stream is stopped")
+        after = stack.end_offsets(self.kafka, [topic])
+        place = min(before)
+        self.injected["lost"] = (after[place] - before[place]) // 2
+        stack.drop_messages(self.kafka, {place: before[place] + self.injected["lost"]})
+        self.say(f"the log has dropped {self.injected['lost']:,} messages of {place} that nobody has read")
+
+    def _release(self) -> None:
+        """Refine, mend the rule, replay, and let the stream read the payments by the new rule."""
+        self.say("the micro-batch sets the rejected rows aside")
+        Job(self.home, "refine_job", PIPELINE).wait()
+        file = self.home.pipelines / PIPELINE / "pipeline.yaml"
+        file.write_text(file.read_text().replace("[card, invoice, wallet]", "[card, invoice, wallet, barter]"))
+        self.pipeline = load_named(self.home.pipelines, PIPELINE)
+        self.say(f"the rule is mended, the rows of {RELEASED} are released")
+        options = ["--act", "replay", "--stream", RELEASED, "--apply"]
+        Job(self.home, "quarantine_job", PIPELINE, options=options).wait()
+        self._start()
+        self._wait_until_read()
+        self._stop()
+
+    # The night
+
+    def _night(self) -> NightlyReport:
+        self.say(f"the night of {self.day}")
+        job = Job(self.home, "nightly_job", PIPELINE, self.kafka, ["--day", str(self.day)])
+        outcome = job.wait(raises=False)
+        if outcome.report is None:
+            job.outcome()
+            raise JobFailed(f"the night ended without a report; see {job.log}")
+        return outcome.report
+
+    def _accept(self, report: NightlyReport) -> None:
+        for view in report.views:
+            if view.unexplained:
+                file = self.home.lake.settlement(PIPELINE, view.view, view.fingerprint)
+                settled = Settlement.read(file)
+                assert settled is not None
+                word = Acceptance(
+                    day=self.day,
+                    digest=view.unexplained_digest,
+                    reason="the drill has tampered with it",
+                    who="drill",
+                    accepted_at=utc_now(),
+                )
+                settled.model_copy(update={"acceptances": [*settled.acceptances, word]}).write(file)
+
+    def _served_is_recomputed(self, view: str) -> bool:
+        names = ", ".join(
+            f'"{name}"' for name in answer_query(self.home.lake, [self.pipeline], f"SELECT * FROM {view} LIMIT 0").columns[:-1]
+        )
+        served, batch = f"SELECT {names} FROM {view}", f"SELECT {names} FROM {view}__batch"
+        sql = f"SELECT count(*) FROM (({served} EXCEPT ALL {batch}) UNION ALL ({batch} EXCEPT ALL {served}))"
+        return bool(answer_query(self.home.lake, [self.pipeline], sql).rows[0][0] == 0)
+
+    def _faults(self, blocked: NightlyReport, settled: NightlyReport) -> Iterator[Fault]:
+        fates: dict[str, int] = {}
+        for line in blocked.ledger:
+            if line.view in self.pipeline.views:
+                for fate, count in line.fates.items():
+                    fates[fate] = fates.get(fate, 0) + count
+        is_settled = all(view.settled_until is not None and view.decision != "BLOCK" for view in settled.views)
+        for fate in ("late", "duplicate", "rejected", "undecodable"):
+            note = "set aside with their reasons" if fate in ("rejected", "undecodable") else "counted by the night"
+            note = "counted once" if fate == "duplicate" else note
+            yield Fault(fate, self.injected.get(fate, 0), fates.get(fate, 0), fates.get(fate, 0) if is_settled else 0, "events", note)
+        released = sum(version.released for view in blocked.views for version in view.versions)
+        yield Fault(
+            "quarantine", self.injected.get("quarantine", 0), released, released if is_settled else 0, "events", "released and counted"
+        )
+        lost = sum(r.until_offset - r.from_offset for line in blocked.ledger for r in line.lost_ranges if r.reason == "retention")
+        yield Fault("lost", self.injected["lost"], lost, 0, "offsets", "gone from the log: named, and nothing can bring them back")
+        generations = Control(self.home.lake.control(PIPELINE)).lease()
+        yield Fault("killed", self.kills, self._kills_seen(), self._kills_seen() if generations else 0, "drivers", "resumed where it was")
+        tampered = [view for view in blocked.views if view.view == TAMPERED]
+        found = sum(view.unexplained for view in tampered)
+        yield Fault(
+            "tampered", 1, found, sum(_is_repaired(view) for view in settled.views if view.view == TAMPERED), "cells", "blocked the night"
+        )
+
+    def _kills_seen(self) -> int:
+        """Drivers that were replaced because their process was gone: what the next one said when it took the lease."""
+        logs = self.home.log("x").parent.glob(f"{PIPELINE}-stream_job-*.log")
+        return sum("is gone" in log.read_text(errors="replace") for log in logs)
+
+
+def _is_repaired(view: ViewComparison) -> bool:
+    return view.decision != "BLOCK" and view.settled_until is not None
+
+
+def _has_read(pulse: QueryPulse, ends: dict[str, int]) -> bool:
+    return bool(pulse.until) and all(offset >= ends[place] for place, offset in pulse.until.items())
+
+
+@contextmanager
+def own_settings(home: Home, pipelines: Path) -> Iterator[None]:
+    """A declaration of its own, because the drill mends a rule; and nothing that the environment names."""
+    names = ("WEIR_LAKE", "WEIR_KAFKA", "WEIR_SPARK_MASTER", "WEIR_MAX_BATCH", "WEIR_PIPELINES")
+    kept = {name: os.environ.pop(name, None) for name in names}
+    for part in (home.kafka, Path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent, home.root / "pipelines"):
+        shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(pipelines / PIPELINE, home.root / "pipelines" / PIPELINE)
+    os.environ["WEIR_PIPELINES"] = str(home.root / "pipelines")
+    try:
+        yield
+    finally:
+        del os.environ["WEIR_PIPELINES"]
+        os.environ.update({name: value for name, value in kept.items() if value is not None})
+
+
+def run_drill(events: int, seed: int, say: Say) -> tuple[Home, Drilled]:
+    """Empty the drill's home, drill, and keep it."""
+    home = Home(Home.from_environment().root / "drill")
+    pipelines = home.pipelines
+    stack.fetch_jars(say=say)
+    with suppress(JobFailed):
+        stop_stream(home, PIPELINE, "a new drill begins")
+    stack.stop_kafka(home)
+    with own_settings(home, pipelines):
+        return home, Drill(home, utc_now().date() - timedelta(days=2), events, seed, say).run()
