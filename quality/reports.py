@@ -124,7 +124,7 @@ def _index_page(pipeline: Pipeline, quality: Quality, blocked: Mapping[str, Gate
         }
         for name, contract in pipeline.sources.items()
     ]
-    return _render(
+    return render(
         "index.html",
         pipeline=pipeline.name,
         day=day,
@@ -145,7 +145,7 @@ def _day_page(
 ) -> str:
     month = _month_until(quality.day)
     reasons = dict.fromkeys(quality.samples, 0) | quality.reasons
-    return _render(
+    return render(
         "day.html",
         pipeline=pipeline.name,
         stream=stream,
@@ -352,7 +352,7 @@ def _page_environment() -> Environment:
     return environment
 
 
-def _render(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
     return _page_environment().get_template(template).render(**values)
 
 
@@ -414,7 +414,7 @@ def data_docs_page(result: "ExpectationSuiteValidationResult", title: str, priva
     document = ValidationResultsPageRenderer().render(_veiled_result(result, title, frozenset(private)))
     rendered = DefaultJinjaPageView(custom_views_directory=_TEMPLATES).render(document, template="data_docs_sections.j2")
     body = _Cleaned.of(rendered)
-    page = _render("data_docs.html", title=title, page=Markup(body.translate(_ENTITIES)))  # noqa: S704 (cleaned, then escaped)
+    page = render("data_docs.html", title=title, page=Markup(body.translate(_ENTITIES)))  # noqa: S704 (cleaned, then escaped)
     prove_inert(page)
     return page
 

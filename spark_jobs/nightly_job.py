@@ -20,6 +20,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from quality.nights import last_reports, write_night
 from spark_jobs import ledger, reconcile
 from spark_jobs.entry import Call, run_job
 from spark_jobs.fates import with_fates
@@ -31,7 +32,7 @@ from spark_jobs.transform import compute_view, count_copies, judged_rows, mark_f
 from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
 from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, corrections_topic, view_query
-from weir.pipeline import Stream
+from weir.pipeline import COORDINATES, Stream
 from weir.records import (
     Arrivals,
     Cause,
@@ -73,7 +74,8 @@ class Night:
         raw = self.lake.raw(self.pipeline.name)
         self.archive = read(spark, raw, last_version(spark, raw))
         self.ranked = {name: self._ranked(name) for name in self.pipeline.sources}
-        self.partitions = {name: self._partitions(name) for name in self.pipeline.sources}
+        self.all = reduce(DataFrame.unionByName, (self._in_common(name) for name in self.pipeline.sources))
+        self.partitions = ledger.partitions_of(self.all, self.day, self._booked_until(), self.archive)
         self.lines: list[LedgerLine] = []
 
     def _pin(self, view: str, fingerprint: str) -> Pin:
@@ -106,48 +108,36 @@ class Night:
                 spared.append(arrivals.day)
         return [day for day in spared if day >= self.earliest]
 
-    def count_stream(self, source: str) -> StreamDay:
-        """What became of the day's messages. One that is not accepted belongs to the day on which it came."""
-        occurred_at = self.pipeline.sources[source].occurred_at
-        belongs_to = F.when(F.col("_accepted"), F.col(occurred_at)).otherwise(F.col("received_at"))
-        own = self.ranked[source].filter((belongs_to >= F.lit(self.start)) & (belongs_to < F.lit(self.end)))
-        groups = own.groupBy("_undecodable", "_verdict", "_accepted", "_first").count().collect()
-        reasons: dict[str, int] = {}
-        for group in groups:
-            for reason in [f"undecodable:{group['_undecodable']}"] if group["_undecodable"] else group["_verdict"]:
-                reasons[reason] = reasons.get(reason, 0) + group["count"]
-        return StreamDay(
-            stream=source,
-            archived=_total(groups),
-            accepted=_total(g for g in groups if g["_accepted"] and g["_first"]),
-            duplicates=_total(g for g in groups if g["_accepted"] and not g["_first"]),
-            rejected=_total(g for g in groups if not g["_accepted"] and not g["_undecodable"]),
-            undecodable=_total(g for g in groups if g["_undecodable"]),
-            reasons=dict(sorted(reasons.items())),
-        )
+    def _in_common(self, source: str) -> DataFrame:
+        """What all sources have: one job counts for all of them."""
+        at = F.col(self.pipeline.sources[source].occurred_at).alias("_at")
+        kept = [*COORDINATES, "_undecodable", "_verdict", "_accepted", "_first"]
+        return self.ranked[source].select(F.lit(source).alias("stream"), *kept, at)
 
-    def _partitions(self, source: str) -> list[ledger.Partition]:
-        own = self.archive.filter(F.col("stream") == source)
-        return ledger.partitions_of(self.ranked[source], self.day, self._booked_until(), own)
+    def count_streams(self) -> list[StreamDay]:
+        """What became of the day's messages. One that is not accepted belongs to the day on which it came."""
+        belongs_to = F.when(F.col("_accepted"), F.col("_at")).otherwise(F.col("received_at"))
+        own = self.all.filter((belongs_to >= F.lit(self.start)) & (belongs_to < F.lit(self.end)))
+        found = own.groupBy("stream", "_undecodable", "_verdict", "_accepted", "_first").count().collect()
+        return [_stream_day(source, [group for group in found if group["stream"] == source]) for source in self.pipeline.sources]
 
     def _booked_until(self) -> dict[str, int]:
-        """How far the books of the day before reach."""
+        """How far the books of the days before reach."""
         if not exists(self.spark, self.lake.ledger(self.pipeline.name)):
             return {}
-        before = read(self.spark, self.lake.ledger(self.pipeline.name)).filter(F.col("_day") == F.lit(self.day - ONE_DAY))
+        last_month = F.col("_day").between(self.day - 31 * ONE_DAY, self.day - ONE_DAY)
+        before = read(self.spark, self.lake.ledger(self.pipeline.name)).filter(last_month)
         ends = before.groupBy("topic", "partition").agg(F.max("until_offset").alias("until")).collect()
         return {f"{row['topic']}/{row['partition']}": row["until"] for row in ends}
 
     def arrivals(self) -> Arrivals:
         """Which days the events that arrived on this day belong to."""
         streams: dict[str, dict[date, dict[str, int]]] = {}
-        for name, stream in self.pipeline.streams.items():
-            own = self.ranked[name].filter(ledger.arrived_on(self.day) & F.col("_accepted"))
-            occurred_on = F.to_date(stream.occurred_at).cast("string").alias("occurred_on")
-            ends = own.groupBy("topic", "partition", occurred_on).agg(F.max("offset").alias("last")).collect()
-            days = streams.setdefault(name, {})
-            for row in ends:
-                days.setdefault(date.fromisoformat(row["occurred_on"]), {})[f"{row['topic']}/{row['partition']}"] = row["last"]
+        own = self.all.filter(ledger.arrived_on(self.day) & F.col("_accepted"))
+        occurred_on = F.to_date("_at").cast("string").alias("occurred_on")
+        for row in own.groupBy("stream", "topic", "partition", occurred_on).agg(F.max("offset").alias("last")).collect():
+            days = streams.setdefault(row["stream"], {})
+            days.setdefault(date.fromisoformat(row["occurred_on"]), {})[f"{row['topic']}/{row['partition']}"] = row["last"]
         return Arrivals(day=self.day, streams=streams)
 
     # Steps 3 to 5
@@ -244,7 +234,9 @@ class Night:
     def _draw_lines(self, view: str, source: str, fated: DataFrame) -> list[LedgerLine]:
         counts = fated.filter(ledger.arrived_on(self.day)).groupBy("topic", "partition", "_fate").count().collect()
         lost = [loss for loss in self.losses if loss.query == ARCHIVE_QUERY]
-        return ledger.draw_lines(view, source, self.day, self.partitions[source], counts, lost)
+        topic = self.pipeline.sources[source].topic
+        own = [partition for partition in self.partitions if partition.topic == topic]
+        return ledger.draw_lines(view, source, self.day, own, counts, lost)
 
     def book_unread(self) -> None:
         """The books of the streams that no view reads: what is accepted counts."""
@@ -337,6 +329,7 @@ class Night:
         values = [F.col(column) if column in declared.grain else F.col(f"_batch.{column}").alias(column) for column in own]
         status = F.when(F.col("_state") == "equal", "proved").otherwise("repaired").alias("_status")
         cells = lined.filter("_batch IS NOT NULL").select(*values, status, F.lit(self.day).cast("date").alias("_day"))
+        cells = cells.sortWithinPartitions(*declared.grain)  # so that a reader of one cell skips the rest of a file
         replace_day(cells, self.lake.batch(self.pipeline.name, view, self.pipeline.fingerprint(view)), self.day)
 
     def _changed(self, view: str, settled: Settlement, lined: DataFrame, texts: DataFrame) -> DataFrame | None:
@@ -360,6 +353,22 @@ class Night:
         changed.write.format("kafka").option("kafka.bootstrap.servers", self.call.kafka).option("topic", topic).save()
 
 
+def _stream_day(source: str, groups: list[Row]) -> StreamDay:
+    reasons: dict[str, int] = {}
+    for group in groups:
+        for reason in [f"undecodable:{group['_undecodable']}"] if group["_undecodable"] else group["_verdict"]:
+            reasons[reason] = reasons.get(reason, 0) + group["count"]
+    return StreamDay(
+        stream=source,
+        archived=_total(groups),
+        accepted=_total(g for g in groups if g["_accepted"] and g["_first"]),
+        duplicates=_total(g for g in groups if g["_accepted"] and not g["_first"]),
+        rejected=_total(g for g in groups if not g["_accepted"] and not g["_undecodable"]),
+        undecodable=_total(g for g in groups if g["_undecodable"]),
+        reasons=dict(sorted(reasons.items())),
+    )
+
+
 def _total(groups: Iterable[Row]) -> int:
     return sum(group["count"] for group in groups)
 
@@ -379,7 +388,7 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
     dirty = DirtyDay.read(mark)
     night = Night(spark, call, day)
     try:
-        streams = [night.count_stream(source) for source in call.pipeline.sources]
+        streams = night.count_streams()
         views = []
         for view in call.pipeline.views:
             check_lease()
@@ -432,6 +441,8 @@ def nightly(call: Call) -> Outcome:
         reports = [report, *(prove_day(spark, call, other, check_lease) for other in others)]
         report = report.model_copy(update={"also": [str(other) for other in others]})
         report.write(call.lake.nightly_report(name, str(day)))
+        for own in [*reports[1:], report]:
+            write_night(call.lake.nights_site(name), call.pipeline, own, last_reports(call.lake.nightly_reports(name)))
     blocked = [f"{view.view} of {own.day} is blocked: {view.gate[0]}" for own in reports for view in own.views if view.decision == "BLOCK"]
     return Outcome(report=report, failure="; ".join(blocked) or None)
 

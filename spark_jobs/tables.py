@@ -123,7 +123,7 @@ def compact_speed(spark: SparkSession, path: str, grain: list[str], from_files: 
     files = Counter(re.findall(r"_day=(\d{4}-\d\d-\d\d)", "\n".join(speed.inputFiles())))
     days = [date.fromisoformat(day) for day, count in files.items() if count >= from_files]
     for day in days:
-        replace_day(last_words(speed.filter(F.col("_day") == F.lit(day)), grain).coalesce(1), path, day)
+        replace_day(last_words(speed.filter(F.col("_day") == F.lit(day)), grain).coalesce(1).sortWithinPartitions(*grain), path, day)
     return days
 
 

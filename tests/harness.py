@@ -26,7 +26,7 @@ from weir.jobs import Job, start_stream, stop_stream
 from weir.layout import Home, Lake
 from weir.loader import load_named, read_yaml
 from weir.pipeline import Pipeline
-from weir.produce import plan_events, send_events
+from weir.produce import Event, plan_events, send_events
 from weir.records import Control, NightlyReport, Outcome
 from weir.serving import answer_query
 
@@ -86,6 +86,12 @@ class Workplace:
         send_events(stack.bootstrap(self.home), planned, file, rate, lambda _: None)
         return read_sent(file)
 
+    def send(self, events: list[Event], seed: int = 1) -> list[Sent]:
+        """Send these events beside those that were produced under this seed."""
+        file = self.home.sent("shop", str(DAY), seed)
+        send_events(stack.bootstrap(self.home), events, file, None, lambda _: None)
+        return read_sent(file)
+
     def start(self, *options: str, fault: str = "") -> Job:
         os.environ["WEIR_FAULT"] = fault
         try:
@@ -109,11 +115,11 @@ class Workplace:
     def stop(self) -> None:
         stop_stream(self.home, "shop", "test")
 
-    def nightly(self) -> NightlyReport:
-        """Recompute the day, in this process."""
+    def nightly(self, day: date = DAY) -> NightlyReport:
+        """Prove a day, in this process."""
         from spark_jobs import nightly_job
 
-        report = self._run_here(nightly_job.nightly, nightly_job.add_options, "--day", str(DAY)).report
+        report = self._run_here(nightly_job.nightly, nightly_job.add_options, "--day", str(day)).report
         assert report is not None
         return report
 

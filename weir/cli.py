@@ -23,7 +23,7 @@ from weir.generator import Shares, load_produce
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
 from weir.layout import Home
 from weir.loader import load_named, load_pipelines
-from weir.masking import MASK, shown_payload
+from weir.masking import MASK, shown_cell, shown_payload
 from weir.pipeline import Pipeline, nearest
 from weir.produce import plan_events, send_events
 from weir.records import (
@@ -395,6 +395,7 @@ def explain(
         raise Refusal(f"{_day(day)} was not proved yet: run `weir nightly {declared.name} --day {_day(day)}`")
     cells = differences(home.lake, declared, view, _day(day))
     cells = [own for own in cells if all(own.grain[column].startswith(value) for column, value in asked.items())]
+    cells = [shown_cell(declared, view, own) for own in cells]
     if as_json:
         _print_json({"view": view, "day": str(_day(day)), "cells": [own.model_dump(mode="json") for own in cells]})
     else:

@@ -155,6 +155,12 @@ class Lake:
     def quality_site(self, pipeline: str) -> Path:
         return Path(self.root) / pipeline / "reports" / "quality"
 
+    def nights_site(self, pipeline: str) -> Path:
+        return Path(self.root) / pipeline / "reports" / "nights"
+
+    def nightly_reports(self, pipeline: str) -> list[Path]:
+        return sorted((Path(self.root) / pipeline / "reports").glob("nightly-*.json"))
+
     def progress(self, pipeline: str) -> str:
         return f"{self.root}/{pipeline}/progress"
 

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from weir.pipeline import Contract
+from weir.pipeline import Contract, Pipeline
+from weir.records import Cell
 
 MASK = "•••"
 MAX_VALUE, MAX_PAYLOAD = 200, 2_000
@@ -33,6 +34,21 @@ def shown_payload(contract: Contract, payload: bytes | bytearray | None) -> str:
     if not isinstance(document, dict):
         return f"({len(payload):,} bytes, not shown: the stream has private columns)"
     return _cut(json.dumps({key: value if key in known else MASK for key, value in document.items()}, ensure_ascii=False), MAX_PAYLOAD)
+
+
+def shown_cell(pipeline: Pipeline, view: str, cell: Cell) -> Cell:
+    """A differing cell as people may see it: values that have the name of a private column, and private identities, are masked."""
+    streams = [pipeline.streams[name] for name in pipeline.streams_of(view)]
+    private = {column for stream in streams for column in stream.private_columns}
+    if not private:
+        return cell
+
+    def masked(values: dict[str, str] | None) -> dict[str, str] | None:
+        return None if values is None else {name: MASK if name in private else value for name, value in values.items()}
+
+    hides = any(stream.identity in private for stream in streams)
+    causes = [own.model_copy(update={"identities": [MASK] * len(own.identities)}) if hides else own for own in cell.causes]
+    return Cell(grain=masked(cell.grain) or {}, speed=masked(cell.speed), batch=masked(cell.batch), causes=causes)
 
 
 def _cut(text: str, most: int) -> str:

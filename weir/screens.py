@@ -23,6 +23,7 @@ from weir.records import (
     ViewComparison,
 )
 from weir.serving import Answer, QuarantineGroup
+from weir.wording import LOST, WHY
 
 if TYPE_CHECKING:
     from weir.drill import Drilled
@@ -118,7 +119,6 @@ def show_ledger(console: Console, day: str, lines: list[LedgerLine], by_partitio
 
 
 MAX_LOST = 10
-LOST = {"retention": "the log had dropped them before they were read", "gap": "the log has no message there"}
 
 
 def show_settlements(console: Console, settlements: list[Settlement]) -> None:
@@ -156,19 +156,6 @@ def show_explained(console: Console, view: str, day: str, cells: list[Cell], at_
             console.print(Text(f"    {cause.cause}: {WHY[cause.cause]}.{events}{more}", style=style), soft_wrap=True)
     rest = len(cells) - at_most
     console.print(f"{len(cells):,} cells differ" + (f", {rest:,} not shown (--limit, --json)" if rest > 0 else ""))
-
-
-WHY: dict[str, str] = {
-    "late": "events came after the watermark, the stream did not wait for them",
-    "duplicate": "copies of an event were told apart differently",
-    "quarantine": "rows were released from quarantine since",
-    "table": "a row of a table changed later",
-    "version": "the declaration changed during the day",
-    "cut": "events came after the cut: the batch was early",
-    "lost": "the log dropped messages before the view had read them",
-    "pending": "the stream has not told it yet",
-    "unexplained": "no cause was found: somebody has to look at it",
-}
 
 
 def show_drill(console: Console, drilled: "Drilled", home: Home) -> None:

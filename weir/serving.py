@@ -1,13 +1,15 @@
 """Reads views and the quarantine from Delta without a JVM: deltalake finds the files, DuckDB answers the SQL."""
 
+import time
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
 from deltalake import DeltaTable
 
+from weir.event_time import Run
 from weir.layout import Lake
 from weir.pipeline import Pipeline, nearest, relations_in
 from weir.records import Cell, Settlement
@@ -47,6 +49,67 @@ def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
         raise Refusal(str(error).splitlines()[0]) from None
     finally:
         connection.close()
+
+
+class ServedView:
+    """One served view, kept open: gives a cell by its key in milliseconds. Sees what was written up to a second ago."""
+
+    FRESH_SECONDS = 1.0
+
+    def __init__(self, lake: Lake, pipeline: Pipeline, view: str) -> None:
+        fingerprint = pipeline.fingerprint(view)
+        self._grain = pipeline.views[view].grain
+        self._settlement = lake.settlement(pipeline.name, view, fingerprint)
+        self._paths = {"batch": lake.batch(pipeline.name, view, fingerprint), "speed": lake.speed(pipeline.name, view, fingerprint)}
+        self._run: Run | None = None
+        self._tables: dict[str, DeltaTable] = {}
+        self._files: dict[tuple[str, date], list[str]] = {}
+        self._looked_at = float("-inf")
+        self._connection = duckdb.connect(config={"python_enable_replacements": False})
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET parquet_metadata_cache = true")
+
+    def look_up(self, key: dict[str, Any]) -> dict[str, Any] | None:
+        """The cell with exactly this grain value, with its status; None where there is none."""
+        if list(key) != self._grain:
+            raise Refusal(f"a cell has the key {', '.join(self._grain)}, not {', '.join(key)}")
+        self._refresh()
+        day = key[self._grain[0]].astimezone(UTC).date()
+        layer = "batch" if self._run and self._run.since <= day < self._run.until else "speed"
+        if not (files := self._files_of(layer, day)):
+            return None
+        same = " AND ".join(f'"{column}" IS NOT DISTINCT FROM ?' for column in self._grain)
+        last = "" if layer == "batch" else " ORDER BY _generation DESC, _batch DESC LIMIT 1"
+        found = self._connection.execute(f"SELECT * FROM read_parquet(?) WHERE {same}{last}", [files, *key.values()])
+        row = found.fetchone()
+        if row is None:
+            return None
+        cell = dict(zip((column[0] for column in found.description or []), row, strict=True))
+        status = cell.pop("_status", "provisional")
+        return {name: value for name, value in cell.items() if not name.startswith("_")} | {"status": status}
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._looked_at < self.FRESH_SECONDS:
+            return
+        settled = Settlement.read(self._settlement)
+        self._run = settled.run if settled else None
+        for layer, path in self._paths.items():
+            if layer in self._tables:
+                before = self._tables[layer].version()
+                self._tables[layer].update_incremental()
+                if self._tables[layer].version() == before:
+                    continue
+            elif Path(path, "_delta_log").is_dir():
+                self._tables[layer] = DeltaTable(path)
+            self._files = {own: files for own, files in self._files.items() if own[0] != layer}
+        self._looked_at = time.monotonic()
+
+    def _files_of(self, layer: str, day: date) -> list[str]:
+        if layer not in self._tables:
+            return []
+        if (layer, day) not in self._files:
+            self._files[layer, day] = self._tables[layer].file_uris(partition_filters=[("_day", "=", str(day))])
+        return self._files[layer, day]
 
 
 @dataclass(frozen=True)

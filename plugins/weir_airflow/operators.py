@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.jobs import job_arguments, make_room_for_log, stop_or_kill
-from weir.layout import SHIFT_TASK, Home, job_script
+from weir.layout import NIGHTLY, SHIFT_TASK, Home, dag_id, job_script
 from weir.records import Control, DriverEnd, Identity, Launch, Outcome
 from weir.refusal import Refusal
 from weir.supervision import Act, Policy, decide, observe
@@ -34,7 +34,8 @@ class ReportLink(BaseOperatorLink):
     name = "Report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        return f"/weir/{getattr(operator, 'pipeline', '')}/quality/index.html"
+        site = "nights" if operator.dag_id == dag_id(getattr(operator, "pipeline", ""), NIGHTLY) else "quality"
+        return f"/weir/{getattr(operator, 'pipeline', '')}/{site}/index.html"
 
 
 class SparkUiLink(BaseOperatorLink):
@@ -186,7 +187,7 @@ class SparkJob(SparkSubmitOperator):
         outcome_file.unlink(missing_ok=True)
         try:
             _checked(self._conn_id)
-            self.application_args = job_arguments(home, self.pipeline, "", outcome_file, self.options)
+            self.application_args = job_arguments(home, self.pipeline, _known_brokers(home), outcome_file, self.options)
             self.jars, self.conf, self._driver_memory = _jars(), _python(), _memory()
         except Refusal as refusal:
             raise AirflowFailException(str(refusal)) from None
@@ -209,6 +210,8 @@ class SparkJob(SparkSubmitOperator):
         if outcome.report:
             for view in outcome.report.views:
                 blocked += [f"{view.view}: {reason}" for reason in view.gate if view.decision == "BLOCK"]
+            if outcome.failure and not blocked:  # of a dirty day that the night has recomputed beside its own
+                blocked = [outcome.failure]
         if outcome.refusal:
             raise AirflowFailException(outcome.refusal)
         if outcome.failure and not blocked:
@@ -264,6 +267,12 @@ def _brokers(home: Home) -> str:
     from weir.stack import bootstrap
 
     return bootstrap(home)
+
+
+def _known_brokers(home: Home) -> str:
+    from weir.stack import running_bootstrap
+
+    return running_bootstrap(home)
 
 
 def _jars() -> str:

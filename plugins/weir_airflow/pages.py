@@ -18,12 +18,21 @@ app = FastAPI(title="Weir", docs_url=None, redoc_url=None, openapi_url=None, dep
 @app.get("/{pipeline}/quality/{page:path}")
 def show_quality(pipeline: str, page: str) -> HTMLResponse:
     """A page of a pipeline's quality reports."""
-    home = Home.from_environment()
-    if pipeline not in {folder.name for folder in declared_folders(home.pipelines)}:
+    return _show(pipeline, Home.from_environment().lake.quality_site(pipeline), page, "micro-batch")
+
+
+@app.get("/{pipeline}/nights/{page:path}")
+def show_night(pipeline: str, page: str) -> HTMLResponse:
+    """A page of what the nights have proved."""
+    return _show(pipeline, Home.from_environment().lake.nights_site(pipeline), page, "night")
+
+
+def _show(pipeline: str, site: Path, page: str, writer: str) -> HTMLResponse:
+    if pipeline not in {folder.name for folder in declared_folders(Home.from_environment().pipelines)}:
         raise HTTPException(404, "There is no such pipeline.")
-    file = find_page(home.lake.quality_site(pipeline), page or "index.html")
+    file = find_page(site, page or "index.html")
     if file is None:
-        raise HTTPException(404, "There is no such report yet: it is written by the first micro-batch.")
+        raise HTTPException(404, f"There is no such report yet: it is written by the first {writer}.")
     return HTMLResponse(file.read_text(encoding="utf-8"), headers={"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"})
 
 

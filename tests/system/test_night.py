@@ -1,0 +1,234 @@
+"""The nightly proof on real parts: what is lost, tampered with, late or dirty is named, blocks, and is repaired; against the oracle."""
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+from events import order
+from harness import DAY, ROOT, Sent, Workplace, messages_of, read_sent
+from kafka import KafkaConsumer
+
+from weir import stack
+from weir.drill import Drill, own_settings
+from weir.event_time import utc_now
+from weir.generator import Shares
+from weir.jobs import Job, JobFailed
+from weir.layout import Home, corrections_topic
+from weir.produce import Event, encode
+from weir.records import Losses, NightlyReport
+from weir.serving import ServedView, answer_query, tamper_with_cell
+
+WITH_ALL = Shares(dirty=0.03, late=0.05, duplicate=0.05, out_of_order=0.1, skewed=0.02, future=0.01)
+VIEW, TOPIC = "revenue_per_minute", "shop.orders"
+NEXT_DAY = DAY + timedelta(days=1)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Callable[..., Workplace]]:
+    opened: list[Workplace] = []
+
+    def open_workplace(*only: str) -> Workplace:
+        opened.append(Workplace(tmp_path, only))
+        return opened[-1]
+
+    yield open_workplace
+    for place in opened:
+        place.close()
+
+
+def truth(view: str, sent: list[Sent], lost: set[tuple[str, int, int]] = frozenset()) -> oracle.Cells:  # type: ignore[assignment]
+    stream, compute = oracle.VIEWS[view]
+    kept = [m for m in messages_of(sent, stream) if (m.topic, m.partition, m.offset) not in lost]
+    return compute(row for _, row in oracle.first_of_each(stream, kept))
+
+
+def of_day(cells: oracle.Cells, day: Any = DAY) -> oracle.Cells:
+    return {grain: cell for grain, cell in cells.items() if grain[0].date() == day}
+
+
+def late_order(number: int, at: datetime, arrives_at: datetime) -> Event:
+    return Event("orders", TOPIC, b"k", encode(order(f"o-extra-{number}", at)), f"o-extra-{number}", at, arrives_at, "late")
+
+
+def test_the_night_names_blocks_and_repairs(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    place.produce(1_500, WITH_ALL)
+    place.stream_once("--max-batch", "150")
+
+    # Messages that the log drops before anybody has read them: exactly those are booked, and the stream goes on.
+    before = stack.end_offsets(stack.bootstrap(place.home), [TOPIC])
+    place.produce(1_500, WITH_ALL, seed=2)
+    gone = {f"{TOPIC}/0": before[f"{TOPIC}/0"] + 40}
+    stack.drop_messages(stack.bootstrap(place.home), gone)
+    place.stream_once("--max-batch", "150")
+    sent = [s for seed in (1, 2) for s in _sent(place, seed)]
+    losses = Losses.read(place.home.lake.losses("shop"))
+    assert losses is not None
+    assert {(own.query, own.partition, own.until_offset - own.from_offset) for own in losses.found} == {
+        ("archive", 0, 40),
+        (f"view_{VIEW}", 0, 40),
+    }
+    lost = {(TOPIC, 0, offset) for offset in range(before[f"{TOPIC}/0"], gone[f"{TOPIC}/0"])}
+    full = truth(VIEW, sent, lost)
+
+    # One streamed number is changed behind the stream's back: it, and it alone, has no cause, and nothing is settled.
+    cell = tamper_with_cell(place.home.lake, place.pipeline, VIEW, "orders")
+    blocked = place.nightly()
+    (view,) = blocked.views
+    assert view.decision == "BLOCK" and view.unexplained == 1 and view.settled_until is None, view
+    assert set(view.causes) <= {"late", "duplicate", "unexplained"} and view.causes["late"] > 20
+    (unexplained,) = [own for own in view.examples if own.is_unexplained]
+    assert unexplained.grain == cell
+    assert sum(line.fates["lost"] for line in blocked.ledger) == 40
+    assert [(r.from_offset, r.until_offset, r.reason) for line in blocked.ledger for r in line.lost_ranges] == [
+        (before[f"{TOPIC}/0"], gone[f"{TOPIC}/0"], "retention")
+    ]
+    assert not any(line.wrong for line in blocked.ledger)
+    assert {row[0] for row in answer_query(place.home.lake, [place.pipeline], f"SELECT DISTINCT status FROM {VIEW}").rows} == {
+        "provisional"
+    }
+
+    # A person accepts exactly this; the next night settles, and tells the corrections.
+    refused = place.cli("reconcile", "shop", "--view", VIEW, "--day", str(DAY), "--accept", " ")
+    assert refused.returncode == 2 and "say why" in refused.stderr
+    accepted = place.cli("reconcile", "shop", "--view", VIEW, "--day", str(DAY), "--accept", "a test did it")
+    assert accepted.returncode == 0, accepted.stderr
+    (settled,) = place.nightly().views
+    assert settled.decision == "WARN" and "a test did it" in settled.gate[0] and settled.settled_until == NEXT_DAY
+    assert of_day(place.cells(VIEW)) == of_day(full)
+    told = _corrections(place)
+    assert len(told) == settled.corrections == settled.differing + settled.pending > 20
+    assert {(c["cell"]["minute"], c["cell"]["country"]) for c in told} >= {(cell["minute"], cell["country"])}
+
+    # Once more: the same numbers, and nothing more to correct.
+    (again,) = place.nightly().views
+    assert again.corrections == 0 and (again.equal, again.causes) == (settled.equal, settled.causes)
+    key = next(grain for grain in full if grain[0].date() == DAY)
+    served = ServedView(place.home.lake, place.pipeline, VIEW)
+    found = served.look_up({"minute": key[0], "country": key[1]})
+    assert found is not None and (found["orders"], found["revenue"]) == full[key] and found["status"] in ("proved", "repaired")
+
+    # What arrives for a settled day makes it dirty; the night of the day of arrival recomputes it, and only it.
+    at, arrives = datetime(2026, 3, 1, 10, 30, tzinfo=UTC), datetime(2026, 3, 2, 23, 50, tzinfo=UTC)
+    place.send([late_order(n, at + timedelta(seconds=n), arrives) for n in range(3)])
+    place.stream_once("--max-batch", "150")
+    next_night = place.nightly(NEXT_DAY)
+    assert next_night.also == [str(DAY)]
+    full = truth(VIEW, [s for seed in (1, 2) for s in _sent(place, seed)], lost)
+    assert of_day(place.cells(VIEW)) == of_day(full)
+    assert len(_corrections(place)) == len(told) + 1, "all three are in one cell"
+    assert place.nightly(NEXT_DAY).also == [], "what is recomputed is clean"
+
+    # Taken back: speed is served again.
+    reverted = place.cli("reconcile", "shop", "--view", VIEW, "--day", str(DAY), "--revert", "--json")
+    assert json.loads(reverted.stdout[reverted.stdout.index("{") :])["settlements"][0]["until"] is None, reverted.stderr
+    assert place.cells(VIEW) == place.cells(VIEW, "__speed") != full
+
+
+def _sent(place: Workplace, seed: int) -> list[Sent]:
+    return read_sent(place.home.sent("shop", str(DAY), seed))
+
+
+def _corrections(place: Workplace) -> list[dict[str, Any]]:
+    topic = corrections_topic("shop", VIEW)
+    consumer = KafkaConsumer(topic, bootstrap_servers=stack.bootstrap(place.home), auto_offset_reset="earliest", consumer_timeout_ms=3_000)
+    try:
+        return [json.loads(message.value) for message in consumer]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.soak
+def test_a_night_that_is_killed_anywhere_gives_the_same_when_it_is_run_again(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    sent = place.produce(1_500, WITH_ALL)
+    place.stream_once("--max-batch", "150")
+    for phase in ("after_differences", "after_publish"):
+        os.environ["WEIR_FAULT"] = f"{phase}:0:kill9"
+        try:
+            job = Job(place.home, "nightly_job", "shop", stack.bootstrap(place.home), ["--day", str(DAY)])
+            with pytest.raises(JobFailed):
+                job.wait()
+        finally:
+            del os.environ["WEIR_FAULT"]
+        assert job.process.returncode == -signal.SIGKILL, f"{phase} did not strike"
+        assert place.cells(VIEW) == place.cells(VIEW, "__speed"), "nothing is served that was not settled"
+    (view,) = place.nightly().views
+    assert view.unexplained == 0 and view.settled_until == NEXT_DAY
+    assert of_day(place.cells(VIEW)) == of_day(truth(VIEW, sent))
+    assert len(_corrections(place)) == view.corrections == view.differing + view.pending
+    first = Job(place.home, "nightly_job", "shop", stack.bootstrap(place.home), ["--day", str(DAY)])
+    second = Job(place.home, "nightly_job", "shop", stack.bootstrap(place.home), ["--day", str(DAY)])
+    outcomes = [job.wait(raises=False) for job in (first, second)]
+    assert sorted(outcome.report is None for outcome in outcomes) == [False, True], "one of two at a time"
+    assert any("a night of shop is running already" in (outcome.refusal or "") for outcome in outcomes)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_unexplained_however_the_day_is_cut(workplace: Callable[..., Workplace], seed: int) -> None:
+    """Random batches and restarts; every view, every fault."""
+    place, chance = workplace(), random.Random(seed)
+    sent: list[Sent] = []
+    for part in range(3):
+        sent += place.produce(chance.randint(400, 1_500), WITH_ALL, seed=100 * seed + part + 1)
+        place.stream_once("--max-batch", str(chance.choice([60, 150, 400, 2_000])))
+    report = place.nightly()
+    for view in report.views:
+        assert view.unexplained == 0 and view.settled_until == NEXT_DAY, view
+        assert of_day(place.cells(view.view)) == of_day(truth(view.view, sent))
+    assert not any(line.wrong for line in report.ledger)
+    booked = Counter({line.stream: 0 for line in report.ledger})
+    for line in report.ledger:
+        booked[line.stream] += line.offsets
+    for stream, offsets in booked.items():
+        assert offsets == sum(s.stream == stream and s.message.received_at.date() == DAY for s in sent), stream
+
+
+@pytest.mark.soak
+def test_the_drill_is_passed_and_what_is_served_is_true(tmp_path: Path) -> None:
+    """200,000 events on two partitions, three views, every fault with its exact count."""
+    home = Home(tmp_path / "home")
+    with own_settings(home, ROOT / "pipelines"):
+        day = utc_now().date() - timedelta(days=2)
+        drill = Drill(home, day, 200_000, 1, print)
+        drilled = drill.run()
+        assert drilled.passed, drilled
+        assert all(own.injected > 0 for own in drilled.faults) and drilled.unexplained == 0
+        report = NightlyReport.read(home.lake.nightly_report("shop", str(day)))
+        assert report is not None
+        sent = read_sent(home.sent("shop", str(day), 1))
+        losses = Losses.read(home.lake.losses("shop"))
+        assert losses is not None
+        lost = {(own.topic, own.partition, offset) for own in losses.found for offset in range(own.from_offset, own.until_offset)}
+        for view in drill.pipeline.views:
+            stream, compute = oracle.VIEWS[view]
+            kept = [m for m in messages_of(sent, stream) if (m.topic, m.partition, m.offset) not in lost]
+            rows = _with_barter(stream, kept)
+            answer = answer_query(home.lake, [drill.pipeline], f"SELECT * EXCLUDE (status) FROM {view}")
+            grain = len(drill.pipeline.views[view].grain)
+            utc = [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in answer.rows]
+            assert {row[:grain]: row[grain:] for row in utc} == compute(rows), view
+
+
+def _with_barter(stream: str, messages: list[oracle.Message]) -> list[oracle.Row]:
+    """By the mended rule barter is a way to pay: the oracle knows the rules of before, so it reads 'card' and is told the truth."""
+    if stream != "payments":
+        return [row for _, row in oracle.first_of_each(stream, messages)]
+    barter = {(m.partition, m.offset) for m in messages if b'"barter"' in (m.value or b"")}
+    shown = [
+        oracle.Message(m.topic, m.partition, m.offset, m.received_at, (m.value or b"").replace(b'"barter"', b'"card"'))
+        if (m.partition, m.offset) in barter
+        else m
+        for m in messages
+    ]
+    rows = oracle.first_of_each(stream, shown)
+    return [row | {"method": "barter"} if (m.partition, m.offset) in barter else row for m, row in rows]
