@@ -11,6 +11,7 @@ read an event and which watermark was in force:
 """
 
 from collections.abc import Iterable
+from datetime import date
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -18,7 +19,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.progress import BatchRange
 from weir.pipeline import Stream
-from weir.records import Loss
+from weir.records import LatenessChoice, Loss
 
 RANGES = "topic string, partition int, _bucket bigint, _from bigint, _until bigint, _batch bigint, _late_before bigint"
 _NEVER = -(2**62)
@@ -36,6 +37,26 @@ def with_fates(ranked: DataFrame, stream: Stream, batches: list[BatchRange], los
     several = read.filter("_copies > 1")
     alone = F.when(F.col("_fate") == "read", "counted").otherwise(F.col("_fate"))
     return once.withColumn("_fate", alone).unionByName(_among_copies(several, stream))
+
+
+LATENESSES = (0, 10, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400)
+"""Seconds. What people would choose from."""
+
+
+def lateness_choices(fated: DataFrame, stream: Stream, day: date) -> list[LatenessChoice]:
+    """What each lateness would have cost and gained on this day.
+
+    How far an event came behind the newest one of the batches before does not depend on the lateness; which of them are late does.
+    """
+    choices = sorted({*LATENESSES, int(stream.lateness.total_seconds())})
+    newest = F.col("_late_before") + int(stream.lateness.total_seconds()) * 1_000_000
+    behind = newest - F.unix_micros(stream.occurred_at)
+    read = fated.filter(F.col("_accepted") & F.col("_batch").isNotNull() & (F.to_date(stream.occurred_at) == F.lit(day)))
+    late = [F.count_if((F.col("_late_before") > 0) & (behind >= seconds * 1_000_000)).alias(str(seconds)) for seconds in choices]
+    row = read.agg(F.count("*").alias("all"), *late).first()
+    if row is None or not row["all"]:
+        return []
+    return [LatenessChoice(seconds=own, late=row[str(own)], state=round(row["all"] * own / 86_400)) for own in choices]
 
 
 def _with_batch(ranked: DataFrame, stream: Stream, batches: list[BatchRange], lost: list[Loss]) -> DataFrame:

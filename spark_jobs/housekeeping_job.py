@@ -120,6 +120,7 @@ class Housekeeping:
             for view in self.pipeline.views
             for layer in (self.lake.speed, self.lake.batch)
         ]
+        layers += [self.lake.ledger(self.name), self.lake.differences(self.name)]
         found = []
         for path in [*compacted, *(path for path in layers if exists(self.spark, path))]:
             files = sum(partition.files for partition in partition_files(self.spark, path, OCCURRED))

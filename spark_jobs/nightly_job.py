@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from quality.nights import last_reports, write_night
 from spark_jobs import ledger, reconcile
 from spark_jobs.entry import Call, run_job
-from spark_jobs.fates import with_fates
+from spark_jobs.fates import lateness_choices, with_fates
 from spark_jobs.pins import Pin, archive_ends, batches_beyond, pin_view
 from spark_jobs.reconcile import Sides
 from spark_jobs.session import build_session
@@ -158,7 +158,8 @@ class Night:
             told = reduce(DataFrame.unionByName, [texts, *(frame for _, frame in older)])
             replace_day(told, self.lake.differences(self.pipeline.name), self.day, {"view": view})
             comparison = reconcile.summarise(declared, view, fingerprint, counts, texts)
-            comparison = comparison.model_copy(update={"versions": [found for found, _ in older]})
+            lateness = {name: lateness_choices(frame, self.pipeline.streams[name], self.day) for name, frame in fated.items()}
+            comparison = comparison.model_copy(update={"versions": [found for found, _ in older], "lateness": lateness})
             fault_point("after_differences", 0)
             return self._settle(comparison, batch, lined, lines, texts)
         finally:

@@ -439,6 +439,23 @@ def ledger(
 
 
 @app.command()
+def advise(pipeline: PipelineName = "shop", day: Day = None, as_json: AsJson = False) -> None:
+    """Say what another lateness would have cost and gained on a day: events waited for, freshness, state."""
+    home = Home.from_environment()
+    declared = load_named(home.pipelines, pipeline)
+    report = NightlyReport.read(home.lake.nightly_report(pipeline, str(_day(day))))
+    if report is None:
+        raise Refusal(f"{_day(day)} was not proved yet: run `weir nightly {pipeline} --day {_day(day)}`")
+    if as_json:
+        lateness = {view.view: {name: [c.model_dump() for c in own] for name, own in view.lateness.items()} for view in report.views}
+        _print_json({"day": report.day, "lateness": lateness})
+        return
+    for view in report.views:
+        for name, choices in view.lateness.items():
+            screens.show_lateness(out, declared.views[view.view], view.view, name, declared.streams[name], choices)
+
+
+@app.command()
 def refine(
     pipeline: PipelineName = "shop",
     streams: Annotated[str, typer.Option(help="only these, separated by commas")] = "",

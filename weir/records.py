@@ -199,6 +199,16 @@ class Cell(Record):
         return any(own.cause == "unexplained" for own in self.causes)
 
 
+class LatenessChoice(Record):
+    """What a stream's day would have been with another lateness."""
+
+    seconds: int
+    late: int
+    """Events that the view would not have waited for."""
+    state: int
+    """Identities that the view would have to remember at a time, on average."""
+
+
 class VersionComparison(Record):
     """What was streamed of a day by an earlier declaration of the view, against what is true by the present one."""
 
@@ -237,6 +247,8 @@ class ViewComparison(Record):
     corrections: int = 0
     """Cells of which another number is served now."""
     versions: list[VersionComparison] = []
+    lateness: dict[str, list[LatenessChoice]] = {}
+    """By stream, what to choose from. Measured on all events of the day that a batch has read."""
 
     @property
     def differing(self) -> int:

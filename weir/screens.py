@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.layout import Home
+from weir.pipeline import Stream, View
 from weir.records import (
     FATES,
     Cell,
     Heartbeat,
     HousekeepingReport,
+    LatenessChoice,
     LedgerLine,
     NightlyReport,
     RefineReport,
@@ -156,6 +158,25 @@ def show_explained(console: Console, view: str, day: str, cells: list[Cell], at_
             console.print(Text(f"    {cause.cause}: {WHY[cause.cause]}.{events}{more}", style=style), soft_wrap=True)
     rest = len(cells) - at_most
     console.print(f"{len(cells):,} cells differ" + (f", {rest:,} not shown (--limit, --json)" if rest > 0 else ""))
+
+
+def show_lateness(console: Console, view: View, name: str, stream: str, contract: Stream, choices: list[LatenessChoice]) -> None:
+    """One line for each lateness that somebody would choose; the declared one is marked."""
+    declared = int(contract.lateness.total_seconds())
+    table = _table(f"{name} ← {stream}: another lateness", "lateness", "late events", "identities kept", "cell")
+    table.columns[-1].header = "a cell is told"
+    for own in choices:
+        mark = " ◄ declared" if own.seconds == declared else ""
+        told = f"{_seconds(own.seconds)} after its end" if view.is_told_when_closed else "at once, and again at each change"
+        table.add_row(f"{_seconds(own.seconds)}{mark}", _number(own.late), _number(own.state), told)
+    console.print(table)
+
+
+def _seconds(seconds: int) -> str:
+    for unit, length in (("h", 3_600), ("min", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
 
 
 def show_drill(console: Console, drilled: "Drilled", home: Home) -> None:
