@@ -88,7 +88,8 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
 
 def _say_goodbye(out: Console, home: Home, seconds: int) -> None:
     where = os.path.relpath(home.root)
-    out.print(f"Done in {seconds} s. Cells may differ where events came late: the stream does not wait for them, the night counts them.")
+    out.print(f"Done in {seconds} s. Where cells differ the night has said why, and serves the recomputed ones: `weir explain <view>`.")
+    out.print(f"The night's page: {os.path.relpath(home.lake.nights_site(PIPELINE))}/index.html", soft_wrap=True)
     out.print(f"The quality reports: {os.path.relpath(home.lake.quality_site(PIPELINE))}/index.html", soft_wrap=True)
     out.print(
         f"Nothing is left running. Look around with WEIR_HOME={where} weir query …; the Spark logs are in {where}/logs.", soft_wrap=True
