@@ -1,5 +1,5 @@
 # On a fresh clone each target sets up all that it needs: Python 3.11 or newer, Java 17 or 21 and make are enough.
-.PHONY: help demo test soak up down lint bench clean
+.PHONY: help demo drill test soak up down lint bench clean
 READY := .venv/.ready
 WEIR := .venv/bin/weir
 
@@ -7,14 +7,18 @@ help:
 	@echo "make demo   run the shop for a day: stream, batch, comparison, report"
 	@echo "make test   check the code and run all tests"
 	@echo "make soak   the slow tests beside them"
+	@echo "make drill  inject every fault into a day, and see each named and repaired"
 	@echo "make up     start Kafka and Airflow on this machine and leave them running (make down stops them)"
-	@echo "make bench  measure the throughput against bare Spark, and what quality costs"
+	@echo "make bench  measure the throughput against bare Spark, what quality costs, and what the night costs"
 
 $(READY): prepare.py requirements.lock pyproject.toml ivy.xml
 	@python3 prepare.py
 
 demo: $(READY)
 	@$(WEIR) demo
+
+drill: $(READY)
+	@$(WEIR) drill
 
 up: $(READY)
 	@$(WEIR) up
@@ -37,6 +41,7 @@ soak: $(READY)
 bench: $(READY)
 	@.venv/bin/python benchmarks/throughput.py
 	@.venv/bin/python benchmarks/quality.py
+	@.venv/bin/python benchmarks/nightly.py
 
 clean:
 	rm -rf .weir

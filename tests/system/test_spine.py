@@ -215,6 +215,7 @@ def newest_batch(place: Workplace) -> int:
     return max((int(file.name) for file in commits.glob("*") if file.name.isdigit()), default=-1)
 
 
+@pytest.mark.soak  # tests/pure/test_supervision.py has every decision of it
 def test_one_driver_at_a_time(workplace: Callable[..., Workplace], tmp_path: Path) -> None:
     """A second driver is refused before any sink code runs; a frozen one is replaced, and writes nothing when it wakes."""
     place = workplace("orders")
