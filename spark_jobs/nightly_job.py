@@ -82,8 +82,8 @@ class Night:
         return pin_view(self.spark, self.call, view, fingerprint, self.day, self.earliest)
 
     def close(self) -> None:
-        for frame in self.ranked.values():
-            frame.unpersist()
+        """Nothing of this day stays in memory: dirty days may follow."""
+        self.spark.catalog.clearCache()
 
     # Step 2
 

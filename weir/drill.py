@@ -304,8 +304,8 @@ class Drill:
         )
         lost = sum(r.until_offset - r.from_offset for line in blocked.ledger for r in line.lost_ranges if r.reason == "retention")
         yield Fault("lost", self.injected["lost"], lost, 0, "offsets", "gone from the log: named, and nothing can bring them back")
-        generations = Control(self.home.lake.control(PIPELINE)).lease()
-        yield Fault("killed", self.kills, self._kills_seen(), self._kills_seen() if generations else 0, "drivers", "resumed where it was")
+        seen = self._kills_seen()
+        yield Fault("killed", self.kills, seen, seen if is_settled else 0, "drivers", "replaced, and went on where it was")
         tampered = [view for view in blocked.views if view.view == TAMPERED]
         found = sum(view.unexplained for view in tampered)
         yield Fault(
@@ -315,7 +315,7 @@ class Drill:
     def _kills_seen(self) -> int:
         """Drivers that were replaced because their process was gone: what the next one said when it took the lease."""
         logs = self.home.log("x").parent.glob(f"{PIPELINE}-stream_job-*.log")
-        return sum("is gone" in log.read_text(errors="replace") for log in logs)
+        return sum(log.read_text(errors="replace").count("is dead") for log in logs)
 
 
 def _is_repaired(view: ViewComparison) -> bool:
