@@ -379,6 +379,7 @@ def explain(
     day: Day = None,
     cell: Annotated[str | None, typer.Option("--cell", help="only cells with these values: country=DE,minute=2026-03-01 10:15:00")] = None,
     pipeline: Annotated[str | None, typer.Option(help="the pipeline, where several have such a view")] = None,
+    version: Annotated[str | None, typer.Option("--version", help="what this earlier declaration had streamed (its fingerprint)")] = None,
     limit: Annotated[int, typer.Option(min=1)] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -393,7 +394,7 @@ def explain(
     declared, asked = having[0], _asked_cell(having[0].views[view].grain, cell)
     if NightlyReport.read(home.lake.nightly_report(declared.name, str(_day(day)))) is None:
         raise Refusal(f"{_day(day)} was not proved yet: run `weir nightly {declared.name} --day {_day(day)}`")
-    cells = differences(home.lake, declared, view, _day(day))
+    cells = differences(home.lake, declared, view, _day(day), version)
     cells = [own for own in cells if all(own.grain[column].startswith(value) for column, value in asked.items())]
     cells = [shown_cell(declared, view, own) for own in cells]
     if as_json:

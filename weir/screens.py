@@ -91,6 +91,11 @@ def show_nightly(console: Console, report: NightlyReport) -> None:
     for view in report.views:
         if view.examples:
             _show_differences(console, view)
+    for view in report.views:
+        for version in view.versions:
+            what = f"{view.view}: of {version.compared:,} cells by an earlier declaration {version.equal:,} are true by this one"
+            how = f"`weir explain {view.view} --day {report.day} --version {version.fingerprint}`"
+            console.print(Text(f"{what}; the others: {_by_count(version.causes)} ({how})"), soft_wrap=True)
     for day in report.also:
         console.print(f"{day} was dirty and has been recomputed too: `weir reconcile {report.pipeline} --day {day}`", markup=False)
 
@@ -152,7 +157,8 @@ def show_explained(console: Console, view: str, day: str, cells: list[Cell], at_
         console.print(Text(f"    streamed  {speed}"), soft_wrap=True)
         console.print(Text(f"    true      {batch}"), soft_wrap=True)
         for cause in cell.causes:
-            events = f" {cause.events:,} events: {', '.join(cause.identities)}" if cause.events else ""
+            word = "event" if cause.events == 1 else "events"
+            events = f" {cause.events:,} {word}: {', '.join(cause.identities)}" if cause.events else ""
             more = ", …" if cause.events > len(cause.identities) > 0 else ""
             style = "red" if cause.cause == "unexplained" else "cyan"
             console.print(Text(f"    {cause.cause}: {WHY[cause.cause]}.{events}{more}", style=style), soft_wrap=True)
