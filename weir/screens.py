@@ -103,6 +103,7 @@ def show_nightly(console: Console, report: NightlyReport) -> None:
 def show_ledger(console: Console, day: str, lines: list[LedgerLine], by_partition: bool = False) -> None:
     """Every offset that arrived on the day, by its fate in each view."""
     ledger = _table(f"Ledger of what arrived on {day}", "view ← stream", "offsets", *FATES, "balance")
+    ledger.collapse_padding = True  # many columns
     groups: dict[str, list[LedgerLine]] = {}
     for line in lines:
         place = f"/{line.partition} [{line.first_offset:,}, {line.until_offset:,})" if by_partition else ""
@@ -163,7 +164,10 @@ def show_explained(console: Console, view: str, day: str, cells: list[Cell], at_
             style = "red" if cause.cause == "unexplained" else "cyan"
             console.print(Text(f"    {cause.cause}: {WHY[cause.cause]}.{events}{more}", style=style), soft_wrap=True)
     rest = len(cells) - at_most
-    console.print(f"{len(cells):,} cells differ" + (f", {rest:,} not shown (--limit, --json)" if rest > 0 else ""))
+    console.print(
+        f"{len(cells):,} {'cell differs' if len(cells) == 1 else 'cells differ'}"
+        + (f", {rest:,} not shown (--limit, --json)" if rest > 0 else "")
+    )
 
 
 def show_lateness(console: Console, view: View, name: str, stream: str, contract: Stream, choices: list[LatenessChoice]) -> None:
