@@ -5,6 +5,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from weir.layout import Home
 from weir.loader import load_named
 from weir.pipeline import Pipeline
 from weir_airflow.dag_builder import build_all, build_dags, describe
-from weir_airflow.operators import Gate, SparkJob, StreamShift
+from weir_airflow.operators import Gate, ReportLink, SparkJob, StreamShift
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -123,3 +124,20 @@ def test_the_docs_of_a_dag_are_the_declaration(shop: Pipeline) -> None:
     text = describe(shop)
     for word in (*shop.streams, *shop.tables, *shop.views, "shop.orders", "02:00 UTC", "every 5 minutes"):
         assert word in text
+
+
+@pytest.mark.parametrize("module", ["refine_job", "nightly_job"])
+def test_missing_jars_are_said_in_one_line(module: str, pipelines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_JARS", str(tmp_path / "none"))
+    monkeypatch.setenv("WEIR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[*]"}')
+    job = SparkJob(task_id="job", pipeline="shop", module=module)
+    with pytest.raises(AirflowFailException) as failed:
+        job.execute({"ti": SimpleNamespace(id="1")})  # type: ignore[typeddict-item]
+    assert str(failed.value) == f"the jars are not in {tmp_path / 'none'}: run `weir jars`"
+
+
+def test_the_night_leads_to_its_own_pages(pipelines: Path) -> None:
+    links = {task.task_id: ReportLink().get_link(task, ti_key=None) for task in all_dags()["shop__nightly"].tasks}
+    assert set(links.values()) == {"/weir/shop/nights/index.html"}
+    assert ReportLink().get_link(all_dags()["shop__microbatch"].tasks[0], ti_key=None) == "/weir/shop/quality/index.html"
