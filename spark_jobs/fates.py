@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.progress import BatchRange
+from spark_jobs.progress import BatchRange, read_until
 from weir.pipeline import Stream
 from weir.records import LatenessChoice, Loss
 
@@ -71,7 +71,7 @@ def _with_batch(ranked: DataFrame, stream: Stream, batches: list[BatchRange], lo
     rows = ranked.withColumn("_bucket", bucket)
     same = (rows["topic"] == ranges["topic"]) & (rows["partition"] == ranges["partition"]) & (rows["_bucket"] == ranges["_bucket"])
     found = rows.join(F.broadcast(ranges), same & within, "left").drop(ranges["topic"], ranges["partition"], ranges["_bucket"])
-    ends = F.create_map(*(F.lit(word) for pair in _ends(batches).items() for word in pair)) if batches else None
+    ends = F.create_map(*(F.lit(word) for pair in read_until(batches).items() for word in pair)) if batches else None
     behind = F.coalesce(F.col("offset") < ends[_place()], F.lit(False)) if ends is not None else F.lit(False)
     fate = (
         F.when(F.col("_undecodable").isNotNull(), "undecodable")
@@ -136,14 +136,6 @@ def _is_in(lost: list[Loss]) -> Column:
 
 def _place() -> Column:
     return F.concat_ws("/", F.col("topic"), F.col("partition"))
-
-
-def _ends(batches: list[BatchRange]) -> dict[str, int]:
-    ends: dict[str, int] = {}
-    for own in batches:
-        place = f"{own.topic}/{own.partition}"
-        ends[place] = max(own.until_offset, ends.get(place, 0))
-    return ends
 
 
 def _bucket_size(batches: list[BatchRange]) -> int:

@@ -4,7 +4,7 @@
 2. read the day's raw messages, judge and rank them (once per stream)
 3. per view: recompute, give every event its fate, line up speed, batch and the counted events, name the causes
 4. write the books: ledger and differences
-5. decide; unless blocked, replace the day's cells, tell the corrections, move settled_until
+5. decide; unless blocked, tell the corrections, replace the day's cells, move settled_until
 6. mark the settled days that late arrivals have made dirty, and do the same for each of them
 
 Killed anywhere, it is run again and does the same: each step replaces what it wrote, and settled_until moves last.
@@ -25,6 +25,7 @@ from spark_jobs import ledger, reconcile
 from spark_jobs.entry import Call, run_job
 from spark_jobs.fates import lateness_choices, with_fates
 from spark_jobs.pins import Pin, archive_ends, batches_beyond, pin_view
+from spark_jobs.progress import read_until
 from spark_jobs.reconcile import Sides
 from spark_jobs.session import build_session
 from spark_jobs.tables import exists, last_version, read, replace_day, with_day
@@ -66,9 +67,11 @@ class Night:
         self.spark, self.call, self.day = spark, call, day
         self.pipeline, self.lake = call.pipeline, call.lake
         self.start, self.end = day_bounds(day)
-        found = Losses.read(self.lake.losses(self.pipeline.name))
-        self.losses: list[Loss] = found.found if found else []
         self.earliest = first_raw_day(day, self.pipeline.reach)
+        known = Losses.read(self.lake.losses(self.pipeline.name)) or Losses()
+        # What was noticed earlier concerns messages that this night does not read.
+        self.losses: list[Loss] = [loss for loss in known.found if loss.noticed_at >= day_bounds(self.earliest)[0]]
+        self.booked = [own for file in self.lake.arrivals(self.pipeline.name).glob("*.json") if (own := Arrivals.read(file))]
         self.pins = {view: self._pin(view, self.pipeline.fingerprint(view)) for view in self.pipeline.views}
         self.cut = archive_ends(spark, call, self.pins.values())
         raw = self.lake.raw(self.pipeline.name)
@@ -101,12 +104,8 @@ class Night:
     def _spared_days(self, source: str) -> list[date]:
         """Days of arrival that are booked and brought nothing for this day: an old day is read without all that came since."""
         first, last = self.earliest, self.day + self.pipeline.reach + ONE_DAY
-        spared = []
-        for file in self.lake.arrivals(self.pipeline.name).glob("*.json"):
-            arrivals = Arrivals.read(file)
-            if arrivals and arrivals.day != self.day and not any(first <= day <= last for day in arrivals.streams.get(source, {})):
-                spared.append(arrivals.day)
-        return [day for day in spared if day >= self.earliest]
+        others = [own for own in self.booked if own.day != self.day and own.day >= first]
+        return [own.day for own in others if not any(first <= day <= last for day in own.streams.get(source, {}))]
 
     def _in_common(self, source: str) -> DataFrame:
         """What all sources have: one job counts for all of them."""
@@ -290,11 +289,12 @@ class Night:
         corrections = 0
         if decision != "BLOCK":
             changed = self._changed(view, settled, lined, texts)
-            corrections = changed.count() if changed is not None else 0
+            corrections = changed.count()
+            if corrections and self.call.kafka:  # told first: after the replacement nobody knows what was served before
+                self._tell(view, changed)
+            fault_point("after_telling", 0)
             self._publish(view, batch.columns, lined)
             fault_point("after_publish", 0)
-            if changed is not None and corrections and self.call.kafka:
-                self._tell(view, changed)
         verdict = DayVerdict(
             day=self.day,
             decision=decision,
@@ -314,12 +314,9 @@ class Night:
 
     def _early(self, pin: Pin) -> list[str]:
         """Where the view had read further than raw reached: it may know events that the recomputation does not."""
-        ends: dict[str, int] = {}
-        for own in pin.batches:
-            ends[f"{own.topic}/{own.partition}"] = own.until_offset
         return [
             f"raw ends at {place} offset {self.cut.get(place, 0):,}, the view has read to {end:,}: let the stream run, then try again"
-            for place, end in ends.items()
+            for place, end in read_until(pin.batches).items()
             if end > self.cut.get(place, 0)
         ]
 
@@ -333,7 +330,7 @@ class Night:
         cells = cells.sortWithinPartitions(*declared.grain)  # so that a reader of one cell skips the rest of a file
         replace_day(cells, self.lake.batch(self.pipeline.name, view, self.pipeline.fingerprint(view)), self.day)
 
-    def _changed(self, view: str, settled: Settlement, lined: DataFrame, texts: DataFrame) -> DataFrame | None:
+    def _changed(self, view: str, settled: Settlement, lined: DataFrame, texts: DataFrame) -> DataFrame:
         """Corrections as messages: cell, before, after, causes. Before is what was served: speed, or the cells settled earlier."""
         moment = F.lit(utc_now().isoformat()).alias("corrected_at")
         told = [F.lit(str(self.day)).alias("day"), F.col("grain").alias("cell")]
@@ -442,8 +439,9 @@ def nightly(call: Call) -> Outcome:
         reports = [report, *(prove_day(spark, call, other, check_lease) for other in others)]
         report = report.model_copy(update={"also": [str(other) for other in others]})
         report.write(call.lake.nightly_report(name, str(day)))
+        last = last_reports(call.lake.nightly_reports(name))
         for own in [*reports[1:], report]:
-            write_night(call.lake.nights_site(name), call.pipeline, own, last_reports(call.lake.nightly_reports(name)))
+            write_night(call.lake.nights_site(name), call.pipeline, own, last)
     blocked = [f"{view.view} of {own.day} is blocked: {view.gate[0]}" for own in reports for view in own.views if view.decision == "BLOCK"]
     return Outcome(report=report, failure="; ".join(blocked) or None)
 

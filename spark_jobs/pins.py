@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.entry import Call
-from spark_jobs.progress import BatchRange, committed_batch, read_log, read_progress
+from spark_jobs.progress import BatchRange, committed_batch, next_offsets, read_progress, read_until
 from spark_jobs.tables import exists, last_version, last_words, read
 from weir.event_time import day_bounds
 from weir.layout import ARCHIVE_QUERY, archive_fingerprint, view_query
@@ -57,11 +57,7 @@ def pin_view(spark: SparkSession, call: Call, view: str, fingerprint: str, day: 
 
 def archive_ends(spark: SparkSession, call: Call, pins: Iterable[Pin]) -> dict[str, int]:
     """By topic/partition how far raw reaches: at least as far as the views had read, if the archive gets there in a minute."""
-    needed: dict[str, int] = {}
-    for pin in pins:
-        for own in pin.batches:
-            place = f"{own.topic}/{own.partition}"
-            needed[place] = max(own.until_offset, needed.get(place, 0))
+    needed = read_until(own for pin in pins for own in pin.batches)
     deadline = time.monotonic() + ARCHIVE_SECONDS
     while True:
         ends = _archived(spark, call)
@@ -75,20 +71,18 @@ def _archived(spark: SparkSession, call: Call) -> dict[str, int]:
     checkpoint = call.lake.checkpoint(
         call.pipeline.name, ARCHIVE_QUERY, archive_fingerprint(source.topic for source in call.pipeline.sources.values())
     )
-    last = committed_batch(checkpoint)
-    if last >= 0:
-        own = [r for r in read_log(ARCHIVE_QUERY, checkpoint, last - 1) if r.batch == last]
-        return {f"{r.topic}/{r.partition}": r.until_offset for r in own}
+    if committed_batch(checkpoint) >= 0:
+        return {f"{topic}/{partition}": end for (topic, partition), end in next_offsets(checkpoint).items()}
     ends = read(spark, call.lake.raw(call.pipeline.name)).groupBy("topic", "partition").agg(F.max("offset").alias("last")).collect()
     return {f"{row['topic']}/{row['partition']}": row["last"] + 1 for row in ends}
 
 
 def _is_alive(call: Call) -> bool:
     beat = Control(call.lake.control(call.pipeline.name)).heartbeat()
-    return beat is not None and beat.state in ("starting", "running") and not beat.holder.is_known_dead()
+    return beat is not None and beat.is_of_a_runner
 
 
 def batches_beyond(batches: list[BatchRange], ends: dict[str, int]) -> range:
     """The batches that had read further than raw reaches: from the first such one to the last that is known."""
-    beyond = [own.batch for own in batches if own.until_offset > ends.get(f"{own.topic}/{own.partition}", 0)]
+    beyond = [own.batch for own in batches if own.until_offset > ends.get(own.place, 0)]
     return range(min(beyond), max(own.batch for own in batches) + 1) if beyond else range(0)

@@ -5,7 +5,7 @@ old files, so the log is copied into a table while the query runs.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,18 @@ class BatchRange:
     until_offset: int
     watermark_ms: int
     planned_at: datetime
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+def read_until(batches: Iterable[BatchRange]) -> dict[str, int]:
+    """By topic/partition the offset up to which these batches have read."""
+    ends: dict[str, int] = {}
+    for own in batches:
+        ends[own.place] = max(own.until_offset, ends.get(own.place, 0))
+    return ends
 
 
 def checkpoint_id(checkpoint: str) -> str:

@@ -28,7 +28,6 @@ from weir.pipeline import Pipeline, nearest
 from weir.produce import plan_events, send_events
 from weir.records import (
     FATES,
-    Acceptance,
     Control,
     DirtyDay,
     LedgerLine,
@@ -339,9 +338,11 @@ def reconcile(
         for name in declared.views
         if view in (None, name)
     ]
-    report = NightlyReport.read(home.lake.nightly_report(pipeline, str(day.date()))) if day and accept is None and not revert else None
-    if day and report is None and accept is None and not revert:
-        raise Refusal(f"{day.date()} was not proved yet: run `weir nightly {pipeline} --day {day.date()}`")
+    report = None
+    if day and accept is None and not revert:
+        report = NightlyReport.read(home.lake.nightly_report(pipeline, str(day.date())))
+        if report is None:
+            raise Refusal(f"{day.date()} was not proved yet: run `weir nightly {pipeline} --day {day.date()}`")
     if as_json:
         _print_json((report.model_dump(mode="json") if report else {}) | {"settlements": [own.model_dump(mode="json") for own in settled]})
     elif report:
@@ -351,19 +352,14 @@ def reconcile(
 
 
 def _accept(home: Home, pipeline: Pipeline, view: str, day: date, reason: str) -> None:
-    """Keep a person's word on exactly these unexplained cells. The next night of the day settles it."""
     file = home.lake.settlement(pipeline.name, view, pipeline.fingerprint(view))
     settled, report = Settlement.read(file), NightlyReport.read(home.lake.nightly_report(pipeline.name, str(day)))
     found = next((own for own in report.views if own.view == view), None) if report else None
-    if settled is None or found is None or not found.unexplained:
-        raise Refusal(f"nothing of {view} on {day} is unexplained: there is nothing to accept")
-    if not reason.strip():
-        raise Refusal("say why: the reason is kept for ever")
-    word = Acceptance(day=day, digest=found.unexplained_digest, reason=reason.strip(), who=getpass.getuser(), accepted_at=utc_now())
-    settled.model_copy(update={"acceptances": [*settled.acceptances, word]}).write(file)
-    out.print(
-        f"{found.unexplained:,} unexplained cells of {view} are accepted; settle them with `weir nightly {pipeline.name} --day {day}`"
-    )
+    if settled is None or found is None:
+        raise Refusal(f"{view} of {day} was not proved yet: run `weir nightly {pipeline.name} --day {day}`")
+    settling.accept(settled, found, day, reason, getpass.getuser(), utc_now()).write(file)
+    what = f"{found.unexplained:,} unexplained cells of {view} are accepted"
+    out.print(f"{what}; settle them with `weir nightly {pipeline.name} --day {day}`")
 
 
 def _revert(home: Home, pipeline: Pipeline, view: str, day: date) -> None:

@@ -20,7 +20,7 @@ from weir.jobs import JobFailed, stop_stream
 from weir.layout import MICROBATCH, NIGHTLY, STREAM, Home, dag_id
 from weir.loader import load_named
 from weir.produce import plan_events, send_events
-from weir.records import Control, NightlyReport, QueryPulse
+from weir.records import Control, NightlyReport
 from weir.serving import answer_query
 
 PIPELINE = "shop"
@@ -168,10 +168,6 @@ def _stop_all(home: Home) -> None:
     stack.stop_kafka(home)
 
 
-def _has_read(pulse: QueryPulse, ends: dict[str, int]) -> bool:
-    return bool(pulse.until) and all(offset >= ends[place] for place, offset in pulse.until.items())
-
-
 def _await_driver(home: Home) -> None:
     control = Control(home.lake.control(PIPELINE))
     deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -189,7 +185,7 @@ def _wait_until_read(home: Home, ends: dict[str, int]) -> None:
     deadline = time.monotonic() + CATCH_UP_SECONDS
     while time.monotonic() < deadline:
         beat = control.heartbeat()
-        if beat and beat.queries and all(_has_read(pulse, ends) for pulse in beat.queries.values()):
+        if beat and beat.queries and all(pulse.has_read(ends) for pulse in beat.queries.values()):
             return
         time.sleep(0.5)
     raise JobFailed(f"the stream had not read everything after {CATCH_UP_SECONDS} s; the logs are in {home.log('x').parent}")

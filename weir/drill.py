@@ -15,15 +15,14 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from datetime import time as dt_time
 from pathlib import Path
-from typing import Any
 
-from weir import stack
+from weir import settling, stack
 from weir.event_time import day_bounds, utc_now
 from weir.generator import Shares, load_produce
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
@@ -31,7 +30,7 @@ from weir.layout import Home, view_query
 from weir.loader import load_named
 from weir.pipeline import Pipeline
 from weir.produce import Event, encode, plan_events, send_events
-from weir.records import Acceptance, Control, NightlyReport, QueryPulse, Settlement, ViewComparison
+from weir.records import Control, NightlyReport, QueryPulse, Settlement, ViewComparison
 from weir.serving import answer_query, tamper_with_cell
 from weir.stack import Say
 
@@ -209,14 +208,14 @@ class Drill:
 
     def _is_running(self) -> bool:
         beat = Control(self.home.lake.control(PIPELINE)).heartbeat()
-        return beat is not None and beat.state in ("starting", "running") and not beat.holder.is_known_dead()
+        return beat is not None and beat.is_of_a_runner
 
     def _wait_until_read(self) -> None:
         ends = stack.end_offsets(self.kafka, self.topics)
         self.say("waiting until archive and views have read everything")
-        self._wait(lambda beat: all(_has_read(pulse, ends) for pulse in beat.values()), "reading it all")
+        self._wait(lambda beat: all(pulse.has_read(ends) for pulse in beat.values()), "reading it all")
 
-    def _wait(self, is_so: Any, what: str) -> None:
+    def _wait(self, is_so: Callable[[dict[str, QueryPulse]], bool], what: str) -> None:
         control, deadline = Control(self.home.lake.control(PIPELINE)), time.monotonic() + READ_SECONDS
         while time.monotonic() < deadline:
             beat = control.heartbeat()
@@ -270,14 +269,7 @@ class Drill:
                 file = self.home.lake.settlement(PIPELINE, view.view, view.fingerprint)
                 settled = Settlement.read(file)
                 assert settled is not None
-                word = Acceptance(
-                    day=self.day,
-                    digest=view.unexplained_digest,
-                    reason="the drill has tampered with it",
-                    who="drill",
-                    accepted_at=utc_now(),
-                )
-                settled.model_copy(update={"acceptances": [*settled.acceptances, word]}).write(file)
+                settling.accept(settled, view, self.day, "the drill has tampered with it", "drill", utc_now()).write(file)
 
     def _served_is_recomputed(self, view: str) -> bool:
         names = ", ".join(
@@ -320,10 +312,6 @@ class Drill:
 
 def _is_repaired(view: ViewComparison) -> bool:
     return view.decision != "BLOCK" and view.settled_until is not None
-
-
-def _has_read(pulse: QueryPulse, ends: dict[str, int]) -> bool:
-    return bool(pulse.until) and all(offset >= ends[place] for place, offset in pulse.until.items())
 
 
 @contextmanager

@@ -125,6 +125,10 @@ class QueryPulse(Record):
     state_rows: int
     state_bytes: int
 
+    def has_read(self, ends: dict[str, int]) -> bool:
+        """Whether it has committed everything up to these ends of the log."""
+        return bool(self.until) and all(offset >= ends[place] for place, offset in self.until.items())
+
 
 class Heartbeat(Record):
     """What a driver writes every few seconds to say that it lives, and at its end how it ended."""
@@ -137,6 +141,11 @@ class Heartbeat(Record):
     queries: dict[str, QueryPulse] = {}
     spark_ui: str | None = None
     """Where Spark's own pages of the driver are, if they are switched on."""
+
+    @property
+    def is_of_a_runner(self) -> bool:
+        """Whether its driver runs, as far as anybody here can know."""
+        return self.state in ("starting", "running") and not self.holder.is_known_dead()
 
 
 class StopRequest(Record):

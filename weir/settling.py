@@ -1,7 +1,7 @@
 """Whether a day may be settled, and how far a view is: decisions over records, and nothing else."""
 
 from collections.abc import Iterable
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
 from weir.event_time import ONE_DAY, Run
 from weir.records import Acceptance, Arrivals, DayVerdict, Decision, Settlement, ViewComparison
@@ -38,6 +38,16 @@ def settle(settlement: Settlement, verdict: DayVerdict) -> Settlement:
     if verdict.decision == "BLOCK":
         return noted
     return noted.with_run(noted.run.with_day(verdict.day) if noted.run else Run.of(verdict.day))
+
+
+def accept(settlement: Settlement, comparison: ViewComparison, day: date, reason: str, who: str, now: datetime) -> Settlement:
+    """Keep a person's word on exactly the cells that are unexplained now. The next night of the day settles it."""
+    if not comparison.unexplained:
+        raise Refusal(f"nothing of {settlement.view} on {day} is unexplained: there is nothing to accept")
+    if not reason.strip():
+        raise Refusal("say why: the reason is kept for ever")
+    word = Acceptance(day=day, digest=comparison.unexplained_digest, reason=reason.strip(), who=who, accepted_at=now)
+    return settlement.model_copy(update={"acceptances": [*settlement.acceptances, word]})
 
 
 def revert(settlement: Settlement, day: date) -> Settlement:

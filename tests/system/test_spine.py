@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,19 +25,6 @@ from weir.serving import answer_query
 IN_TIME = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.05, future=0.01)
 WITH_LATE = Shares(dirty=0.02, late=0.08, duplicate=0.05, out_of_order=0.1, skewed=0.02, future=0.01)
 VIEW = "revenue_per_minute"
-
-
-@pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Callable[..., Workplace]]:
-    opened: list[Workplace] = []
-
-    def open_workplace(*only: str) -> Workplace:
-        opened.append(Workplace(tmp_path, only))
-        return opened[-1]
-
-    yield open_workplace
-    for place in opened:
-        place.close()
 
 
 def truth(view: str, sent: list[Sent]) -> oracle.Cells:
