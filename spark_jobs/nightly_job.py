@@ -341,7 +341,8 @@ class Night:
             served = read(self.spark, table).filter(F.col("_day") == F.lit(self.day)).localCheckpoint()
             compared = reconcile.against_served(self.pipeline.views[view], served, lined)
             changes = compared.select(*told, "before", "after", F.lit(None).cast(reconcile.CAUSES).alias("causes"), moment)
-        return changes.select(F.to_json("cell").alias("key"), F.to_json(F.struct("*")).alias("value"))
+        whole = {"ignoreNullFields": "false"}  # a cell that was not there before says so
+        return changes.select(F.to_json("cell", whole).alias("key"), F.to_json(F.struct("*"), whole).alias("value"))
 
     def _tell(self, view: str, changed: DataFrame) -> None:
         from weir.stack import create_topics

@@ -52,6 +52,9 @@ simple_auth_manager_passwords_file = {folder}/passwords.json
 execution_api_server_url = http://{host}:{port}/execution/
 fernet_key = {fernet_key}
 
+[dag_processor]
+dag_bundle_config_list = {bundles}
+
 [database]
 sql_alchemy_conn = sqlite:///{folder}/airflow.db
 
@@ -77,6 +80,10 @@ on_kill_timeout = 120
 [usage_data_collection]
 enabled = False
 """
+
+
+def _bundle(name: str, folder: Path) -> dict[str, Any]:
+    return {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": str(folder)}}
 
 
 class AirflowRecord(Record):
@@ -264,7 +271,9 @@ def _write_settings(home: Home, port: int) -> None:
         kept = Secrets(fernet_key=fernet_key, secret_key=secrets.token_urlsafe(32), jwt_secret=secrets.token_urlsafe(48))
         kept.write(home.airflow / "secrets.json")
         write_whole(home.airflow / "passwords.json", json.dumps({ADMIN: secrets.token_urlsafe(12)}))
-    settings = SETTINGS.format(project=PROJECT, folder=home.airflow, host=HOST, port=port, **kept.model_dump())
+    (home.airflow / "dags").mkdir(exist_ok=True)  # for DAGs of the user's own, that follow Weir's assets
+    bundles = json.dumps([_bundle("dags-folder", PROJECT / "dags"), _bundle("own", home.airflow / "dags")])
+    settings = SETTINGS.format(project=PROJECT, bundles=bundles, folder=home.airflow, host=HOST, port=port, **kept.model_dump())
     write_whole(home.airflow / "airflow.cfg", settings)
 
 

@@ -116,6 +116,10 @@ class KafkaState(Record):
     data_bytes: int
 
 
+JARS_LIST = "jars.txt"
+"""Stands beside the jars and names them: a jar that was lost is told from one that nobody asked for."""
+
+
 def say_nothing(_: str) -> None:
     pass
 
@@ -144,7 +148,7 @@ def fetch_jars(say: Say = say_nothing) -> Path:
     They become visible by one rename, whole. Of two processes that fetch at once, the second to finish throws its own away.
     """
     folder = jars_folder()
-    if _are_fetched(folder):
+    if _missing_jar(folder) is None:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -154,13 +158,17 @@ def fetch_jars(say: Say = say_nothing) -> Path:
     with workplace as name:
         say("fetching the jars of Spark's connectors and of Kafka: 63 MB, about a minute")
         log = Path(name, "log")
-        if not _run_ivy(Path(name), log, say) or not _are_fetched(Path(name, "jars")):
+        if not _run_ivy(Path(name), log, say):
             log = log.replace(folder.with_name(f"{folder.name}.log"))
             raise Refusal(f"{_name_unresolved(log)}: check the network and Maven's settings, then run `weir jars`; log: {log}")
+        fetched = Path(name, "jars")
+        (fetched / JARS_LIST).write_text("\n".join(sorted(str(jar.relative_to(fetched)) for jar in fetched.rglob("*.jar"))))
         try:
-            Path(name, "jars").rename(folder)
+            if folder.exists() and _missing_jar(folder) is not None:
+                folder.rename(Path(name, "broken"))
+            fetched.rename(folder)
         except OSError as error:
-            if not _are_fetched(folder):
+            if _missing_jar(folder) is not None:
                 raise Refusal(f"{folder} cannot become the folder of the jars ({error.strerror}): empty it or set WEIR_JARS") from None
     return folder
 
@@ -176,13 +184,19 @@ def kafka_jars() -> list[Path]:
 
 
 def _list_jars(part: str) -> list[Path]:
-    if not _are_fetched(jars_folder()):
-        raise Refusal(f"the jars are not in {jars_folder()}: run `weir jars`")
-    return sorted((jars_folder() / part).resolve().glob("*.jar"))
+    folder = jars_folder()
+    if (missing := _missing_jar(folder)) is not None:
+        raise Refusal(f"{missing} is not in {folder}: run `weir jars`")
+    return sorted((folder / part).resolve().glob("*.jar"))
 
 
-def _are_fetched(folder: Path) -> bool:
-    return all(any((folder / part).glob("*.jar")) for part in ("spark", "kafka"))
+def _missing_jar(folder: Path) -> str | None:
+    """A jar that was fetched and is gone; None when all are there."""
+    try:
+        names = (folder / JARS_LIST).read_text().split()
+    except OSError:
+        return "the list of jars"
+    return next((name for name in names if not (folder / name).is_file()), None)
 
 
 def _pyspark_jars(*names: str) -> list[Path]:

@@ -134,7 +134,7 @@ def test_missing_jars_are_said_in_one_line(module: str, pipelines: Path, tmp_pat
     job = SparkJob(task_id="job", pipeline="shop", module=module)
     with pytest.raises(AirflowFailException) as failed:
         job.execute({"ti": SimpleNamespace(id="1")})  # type: ignore[typeddict-item]
-    assert str(failed.value) == f"the jars are not in {tmp_path / 'none'}: run `weir jars`"
+    assert str(failed.value) == f"the list of jars is not in {tmp_path / 'none'}: run `weir jars`"
 
 
 def test_the_night_leads_to_its_own_pages(pipelines: Path) -> None:

@@ -1,14 +1,19 @@
 """Airflow and the driver under faults: whatever dies, freezes or is away, there is one driver, and nothing is lost or doubled."""
 
+import email
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Thread
 
 import oracle
 import pytest
@@ -18,7 +23,7 @@ from station import MAY_TAKE_SECONDS, NIGHTS, REFINES, SHIFTS, Station
 from weir import embedded_airflow, stack
 from weir.embedded_airflow import AirflowRecord, PartsRecord, environment
 from weir.generator import Shares
-from weir.layout import HOUSEKEEPING_DAG, SHIFT_TASK
+from weir.layout import HOUSEKEEPING_DAG, SHIFT_TASK, jars_folder
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(2_400)]
 
@@ -27,10 +32,14 @@ IN_TIME = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.
 
 @pytest.fixture(scope="module")
 def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
-    """One for all: a start takes a minute."""
-    place = Station(tmp_path_factory.mktemp("station"))
-    yield place
-    place.close()
+    """One for all: a start takes a minute. Its jars are its own, so that one can be lost."""
+    jars = tmp_path_factory.mktemp("jars")
+    shutil.copytree(stack.fetch_jars(), jars, copy_function=os.symlink, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEIR_JARS", str(jars))
+        place = Station(tmp_path_factory.mktemp("station"))
+        yield place
+        place.close()
 
 
 @pytest.fixture
@@ -261,6 +270,117 @@ def test_what_is_wrong_is_said_in_one_line_and_the_others_go_on(running: Station
     wait_for(lambda: "broken__stream" in running.dags(), MAY_TAKE_SECONDS, "the broken one is shown")
     assert "pipeline.yaml:1: the pipeline needs 'streams'" in running.dags()["broken__stream"]["description"]
     assert running.driver() == driver
+
+
+def test_a_jar_that_is_lost_is_named_and_the_stream_comes_back_with_it(running: Station) -> None:
+    jar = next(jar for jar in jars_folder().glob("spark/*.jar") if "delta-spark" in jar.name)
+    line = f"spark/{jar.name} is not in {jars_folder()}: run `weir jars`"
+    kept = jar.readlink()
+    jar.unlink()
+    running.api.unpause(REFINES)
+    running.api.trigger(REFINES, "no_jar")
+    assert running.await_run(REFINES, "no_jar")["refine"] == "failed"
+    assert line in "\n".join(running.api.log_lines(REFINES, "no_jar", "refine"))
+
+    driver = running.driver()
+    os.killpg(os.getpgid(driver.holder.pid), signal.SIGKILL)
+    wait_for(running.is_paused, MAY_TAKE_SECONDS, "a stream that cannot start is given up")
+    assert line in running.shift_log(running.runs()[-1]["dag_run_id"])
+    jar.symlink_to(kept)
+    running.api.unpause(SHIFTS)
+    running.await_driver(driver.generation + 1)
+    assert_whole(running)
+
+
+def test_people_and_their_dags_hear(running: Station) -> None:
+    """A late night by web hook and mail, a red gate as well; an asset starts a DAG of somebody else; the shift tells whom it watches."""
+    running.api.unpause(REFINES, paused=True)
+    follower = """
+from airflow.sdk import DAG, Asset, task
+
+with DAG("follower", schedule=[Asset(name="shop.orders", uri="weir://shop/accepted/orders")]):
+
+    @task
+    def follow(): ...
+
+    follow()
+"""
+    (running.home.airflow / "dags" / "follower.py").write_text(follower)
+    with listening() as (hook, mail, heard):
+        to = {"to_email": "ops@example.com", "from_email": "weir@example.com", "disable_ssl": True, "disable_tls": True}
+        there = {"host": "127.0.0.1", "conn_type": "http"}
+        running.api.call("POST", "connections", there | {"connection_id": "ops", "schema": "http", "port": hook})
+        told = {"connection_id": "mail", "conn_type": "smtp", "port": mail, "extra": json.dumps(to)}
+        running.api.call("POST", "connections", there | told)
+        running.declare(schedule={"shift": "15 seconds", "owner": "told", "notify": ["ops", "mail"], "nightly_within": "2 seconds"})
+        wait_for(lambda: running.dags()[NIGHTS]["owners"] == ["told"], MAY_TAKE_SECONDS, "the declaration is read")
+        wait_for(lambda: "follower" in running.dags(), MAY_TAKE_SECONDS, "the other DAG is there")
+        running.api.unpause("follower")
+
+        running.api.unpause(NIGHTS)
+        running.api.call("POST", f"dags/{NIGHTS}/dagRuns", {"dag_run_id": "late", "logical_date": f"{DAY}T02:00:00Z"})
+        wait_for(lambda: all(any("night of shop is late" in t for t in told) for told in heard.values()), MAY_TAKE_SECONDS, "it is late")
+        running.await_run(NIGHTS, "late")
+
+        running.api.unpause(REFINES)
+        running.api.trigger(REFINES, "told")
+        assert running.await_run(REFINES, "told") == {"refine": "success", "gate": "success"}
+        wait_for(lambda: [run["state"] for run in running.runs("follower")][:1] == ["success"], MAY_TAKE_SECONDS, "the other DAG has run")
+
+        from weir.loader import read_yaml
+
+        declared, _ = read_yaml(running.home.pipelines / "shop" / "pipeline.yaml")
+        rule = {"expect_column_mean_to_be_between": {"column": "amount", "min_value": 1_000_000}}
+        declared["streams"]["orders"]["expectations"].append(rule)
+        running.declare(streams=declared["streams"])
+        running.produce(500, IN_TIME, seed=9)
+        wait_for(lambda: running.control.heartbeat(), 60, "a heartbeat")
+        time.sleep(10)
+        running.api.trigger(REFINES, "red")
+        assert running.await_run(REFINES, "red")["gate"] == "failed"
+        wait_for(lambda: all(any(f"{REFINES} failed" in t for t in told) for told in heard.values()), MAY_TAKE_SECONDS, "the gate is red")
+
+    run = running.await_fresh_shift(with_trigger=True)
+    kept = running.api.call("GET", f"dags/{SHIFTS}/dagRuns/{run}/taskInstances/{SHIFT_TASK}/state-store/driver")
+    assert kept["value"]["pid"] == running.driver().holder.pid
+
+
+@contextmanager
+def listening() -> Iterator[tuple[int, int, dict[str, list[str]]]]:
+    """A web hook and a mail server on this machine: their ports, and what each has heard."""
+    heard: dict[str, list[str]] = {"hook": [], "mail": []}
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            heard["hook"].append(f"{said['subject']}: {said['text']}")
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Mail(StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 test\r\n")
+            while line := self.rfile.readline():
+                word = line[:4].upper()
+                if word == b"DATA":
+                    self.wfile.write(b"354 go on\r\n")
+                    body = b"".join(iter(self.rfile.readline, b".\r\n"))
+                    message = email.message_from_bytes(body)
+                    parts = [str(part.get_payload(decode=True), "utf-8") for part in message.walk() if not part.is_multipart()]
+                    heard["mail"].append(f"{message['to']} {message['subject']}: {' '.join(parts)}")
+                self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
+
+    servers = [ThreadingTCPServer(("127.0.0.1", 0), handler) for handler in (Hook, Mail)]
+    for server in servers:
+        Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield servers[0].server_address[1], servers[1].server_address[1], heard
+    finally:
+        for server in servers:
+            server.shutdown()
 
 
 def test_housekeeping_runs_beside_the_stream(running: Station) -> None:

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import oracle
 import pytest
 from events import order
-from harness import DAY, ROOT, Sent, Workplace, messages_of, read_sent
+from harness import DAY, ROOT, Sent, Workplace, archive_of, messages_of, read_sent, wait_for
 from kafka import KafkaConsumer
 
 from weir import stack
@@ -158,6 +159,33 @@ def test_a_night_that_is_killed_anywhere_gives_the_same_when_it_is_run_again(wor
     outcomes = [job.wait(raises=False) for job in (first, second)]
     assert sorted(outcome.report is None for outcome in outcomes) == [False, True], "one of two at a time"
     assert any("a night of shop is running already" in (outcome.refusal or "") for outcome in outcomes)
+
+
+@pytest.mark.soak
+def test_a_night_while_events_arrive_judges_what_was_there(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    sent = place.produce(2_000, WITH_ALL)
+    job = place.start("--max-batch", "300")
+    wait_for(lambda: place.raw("orders") == archive_of(sent, "orders"), 240, "the first events are archived")
+    arriving = Thread(target=place.produce, args=(2_000, WITH_ALL, 2, 20.0))
+    arriving.start()
+    nights = []
+    while arriving.is_alive():
+        nights.append(place.nightly())
+    arriving.join()
+    sent += _sent(place, 2)
+    wait_for(lambda: place.raw("orders") == archive_of(sent, "orders"), 240, "all events are archived")
+    place.stop()
+    job.wait()
+    last = place.nightly()
+    offsets = [sum(line.offsets for line in night.ledger) for night in [*nights, last]]
+    assert len(nights) > 1 and offsets == sorted(offsets) and offsets[0] < offsets[-1], "they ran while events arrived"
+    for night in [*nights, last]:
+        (view,) = night.views
+        assert view.unexplained == 0 and view.decision != "BLOCK" and not any(line.wrong for line in night.ledger), view
+    assert of_day(place.cells(VIEW)) == of_day(truth(VIEW, sent))
+    served = {json.dumps(c["cell"], sort_keys=True): c["after"] for c in _corrections(place)}
+    assert len(served) > 20, "what was corrected is told"
 
 
 @pytest.mark.soak

@@ -1,6 +1,7 @@
 """The embedded stack with a real broker: what it keeps, what it refuses, and that it touches nothing but its own."""
 
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -241,8 +242,13 @@ def test_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_missing_jars_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = stack.fetch_jars()
     monkeypatch.setenv("WEIR_JARS", str(tmp_path / "jars"))
     assert "run `weir jars`" in refusal_of(stack.spark_jars)
+    shutil.copytree(fetched, tmp_path / "jars", copy_function=os.symlink)
+    lost = stack.spark_jars()[0]
+    (tmp_path / "jars" / "spark" / lost.name).unlink()
+    assert refusal_of(stack.kafka_jars) == f"spark/{lost.name} is not in {tmp_path / 'jars'}: run `weir jars`"
 
 
 def test_jars_that_cannot_be_fetched_are_named_and_leave_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
