@@ -2,6 +2,8 @@
 and as a stream; by Great Expectations each expectation."""
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -12,9 +14,10 @@ from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows
-from weir.pipeline import Contract, Pipeline
+from weir.pipeline import Contract, Pipeline, relations_in
 from weir.records import Outcome
 from weir.refusal import Refusal
+from weir.serving import check_served
 
 HOSTILE = {
     "string": [
@@ -36,18 +39,30 @@ HOSTILE = {
 """JSON values that a cleansing expression must survive, by the type in which the message is read."""
 
 
+EXAMPLE = "for example `b.at BETWEEN a.at AND a.at + INTERVAL 1 HOUR`"
+
+
 def check(call: Call) -> Outcome:
     """Analyse everything; all that is wrong is said at once."""
     spark = build_session(f"weir {call.pipeline.name} check")
     folder = call.options.pipelines / call.pipeline.name
     wrong = [line for name in call.pipeline.sources for line in check_source(spark, call.pipeline, name)]
     wrong += check_expectations(call.pipeline)
-    lines = []
+    lines: list[str] = []
+    columns: dict[str, dict[str, str]] = {}
     if not wrong:
         for view in call.pipeline.views:
-            found = check_view(spark, call.pipeline, view)
-            wrong += [f"{folder / f'{view}.sql'}{line}" for line in found if line.startswith(":")]
-            lines += [line for line in found if not line.startswith(":")]
+            try:
+                mode, columns[view] = check_view(spark, call.pipeline, view)
+            except WrongView as error:
+                wrong.append(f"{folder / f'{view}.sql'}{error}")
+                continue
+            told = ", ".join(f"{name} {sql_type}" for name, sql_type in columns[view].items())
+            lines.append(f"{view}: from {', '.join(call.pipeline.streams_of(view))}; {mode} mode; {told}")
+    if not wrong:
+        served = check_served(call.pipeline, columns)
+        wrong = [f"{folder / f'{name}.sql'}:1: {line}" for name, line in served.items()]
+        lines += [f"{name}: from {', '.join(relations_in(query.sql))}; served" for name, query in call.pipeline.serve.items()]
     if wrong:
         raise Refusal("\n".join(w if str(folder) in w else f"{folder / 'pipeline.yaml'}: {w}" for w in wrong))
     return Outcome(lines=lines)
@@ -152,32 +167,68 @@ def _base64(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def check_view(spark: SparkSession, pipeline: Pipeline, view: str) -> list[str]:
-    """Lines that start with ':' are errors (:line: what); others describe the view."""
+class WrongView(Exception):
+    """Starts with the line of the SQL: `:line: what`."""
+
+
+def check_view(spark: SparkSession, pipeline: Pipeline, view: str) -> tuple[str, dict[str, str]]:
+    """The mode in which a view is told, and its columns with their types."""
     declared = pipeline.views[view]
     streams = {name: pipeline.streams[name] for name in pipeline.streams_of(view)}
     try:
         empty = spark.createDataFrame([], MESSAGE)
         cells = compute_view(spark, pipeline, view, {n: accepted_rows(empty, s) for n, s in streams.items()})
         if complaint := _check_shape(cells, declared.grain):
-            return [f":1: {complaint}"]
+            raise WrongView(f":1: {complaint}")
         types = {field.name: field.dataType.simpleString() for field in cells.schema}
-        if misfits := [f"{expectation.name} {line}" for expectation in declared.expectations for line in expectation.misfits(types)]:
-            return [f":1: {misfit}" for misfit in misfits]
+        for expectation in declared.expectations:
+            for misfit in expectation.misfits(types):
+                raise WrongView(f":1: {expectation.name} {misfit}")
         live = (
             spark.readStream.format("rate")
             .load()
             .selectExpr("'t' topic", "0 partition", "value offset", "timestamp received_at", "binary('') value")
         )
         frames = {n: dedupe_stream(accepted_rows(live, s), s) for n, s in streams.items()}
-        mode = output_mode(compute_view(spark, pipeline, view, frames))
-    except Exception as error:
-        if not isinstance(error, PySparkException):
-            raise
+        streamed = compute_view(spark, pipeline, view, frames)
+        mode = output_mode(streamed)
+        if why := unbounded(streamed):
+            raise WrongView(f":1: {why}")
+        return mode, types
+    except PySparkException as error:
         line = re.search(r"line (\d+)", str(error))
-        return [f":{line.group(1) if line else 1}: as a {'stream' if 'streaming' in str(error).lower() else 'query'}: {one_line(error)}"]
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in cells.schema)
-    return [f"{view}: from {', '.join(streams)}; {mode} mode; {columns}"]
+        way = "stream" if "streaming" in str(error).lower() else "query"
+        raise WrongView(f":{line.group(1) if line else 1}: as a {way}: {one_line(error)}") from None
+
+
+def unbounded(streamed: DataFrame) -> str | None:
+    """Why the state of a streaming query would grow for ever, if it would."""
+    jvm: Any = streamed.sparkSession._jvm
+    plan: Any = streamed._jdf.queryExecution().analyzed()
+    helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
+    a_watermark = jvm.scala.Some(10**12)  # any will do; py4j makes a small number an Integer, which Scala does not take for a Long
+    for join in _nodes(plan, "Join"):
+        left, right = join.left(), join.right()
+        if not left.isStreaming() or not right.isStreaming() or helper.isWatermarkInJoinKeys(join):
+            continue
+        for own, other in ((left, right), (right, left)):
+            if helper.getStateValueWatermark(own.outputSet(), other.outputSet(), join.condition(), a_watermark).isEmpty():
+                return f"a join without an interval keeps every event for ever: bound both sides, {EXAMPLE}"
+    try:
+        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
+            plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        )
+    except Exception:
+        return "an aggregate without a window keeps every group for ever: group by `window(<time>, '1 hour')` or by the time itself"
+    return None
+
+
+def _nodes(plan: Any, name: str) -> Iterator[Any]:
+    if plan.nodeName() == name:
+        yield plan
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number), name)
 
 
 def _check_shape(cells: DataFrame, grain: list[str]) -> str | None:

@@ -126,7 +126,7 @@ def _cause(cause: Column, events: Column, identities: Column) -> Column:
 
 def _near(view: View, differing: DataFrame, events: DataFrame) -> DataFrame:
     """Per cell and cause the suspects near it: within its time, give or take the reach, and with the same values where the view's
-    grain has columns of the stream's names."""
+    grain has columns of the stream's names. Null in the grain of a join stands for the partner that did not come: any could have."""
     shared = [column for column in view.grain[1:] if column in events.columns]
     cells = differing.select(*(F.col(column).alias(f"_g_{column}") for column in view.grain))
     reach = F.expr(f"INTERVAL {format_duration(view.reach)}")
@@ -134,7 +134,8 @@ def _near(view: View, differing: DataFrame, events: DataFrame) -> DataFrame:
     start = F.col(f"_g_{view.time}")
     near = (F.col("_at") >= start - reach) & (F.col("_at") < start + reach + span)
     for column in shared:
-        near = near & F.col(column).cast("string").eqNullSafe(F.col(f"_g_{column}").cast("string"))
+        same = F.col(column).cast("string").eqNullSafe(F.col(f"_g_{column}").cast("string"))
+        near = near & (same | F.col(f"_g_{column}").isNull() if view.is_outer_join else same)
     identities = F.slice(F.array_sort(F.collect_set("_identity")), 1, MAX_IDENTITIES)
     counted = cells.join(events, near).groupBy(*cells.columns, "_cause").agg(F.count("*").alias("_events"), identities.alias("_identities"))
     return counted.select(*(F.col(f"_g_{column}").alias(column) for column in view.grain), "_cause", "_events", "_identities")

@@ -25,7 +25,7 @@ from weir.generator import Shares, load_produce
 from weir.jobs import Job, start_stream, stop_stream
 from weir.layout import Home, Lake
 from weir.loader import load_named, read_yaml
-from weir.pipeline import Pipeline
+from weir.pipeline import Pipeline, relations_in
 from weir.produce import Event, plan_events, send_events
 from weir.records import Control, NightlyReport, Outcome
 from weir.serving import answer_query
@@ -62,7 +62,8 @@ class Workplace:
         declared, _ = read_yaml(folder / "pipeline.yaml")
         produced, _ = read_yaml(folder / "produce.yaml")
         declared["streams"] = {name: stream for name, stream in declared["streams"].items() if name in only}
-        declared["views"] = {name: view for name, view in declared["views"].items() if _reads(folder / f"{name}.sql", only)}
+        declared["views"] = {name: view for name, view in declared["views"].items() if _reads_only(folder / f"{name}.sql", only)}
+        declared["serve"] = [name for name in declared["serve"] if _reads_only(folder / f"{name}.sql", tuple(declared["views"]))]
         declared.pop("tables")
         produced["sources"] = {name: source for name, source in produced["sources"].items() if name in only}
         (folder / "pipeline.yaml").write_text(yaml.safe_dump(declared, sort_keys=False))
@@ -210,5 +211,5 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
         time.sleep(0.2)
 
 
-def _reads(sql: Path, streams: tuple[str, ...]) -> bool:
-    return any(f"FROM {stream}" in sql.read_text() for stream in streams)
+def _reads_only(sql: Path, known: tuple[str, ...]) -> bool:
+    return set(relations_in(sql.read_text())) <= set(known)

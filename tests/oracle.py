@@ -144,24 +144,28 @@ def _payment(document: Row, received_at: datetime) -> Row:
     _must(row["payment_id"] is not None and row["order_id"] is not None)
     method = None if row["method"] is None else row["method"].strip(" ").lower()
     _must(method in (None, "card", "invoice", "wallet"))
-    return {"identity": row["payment_id"], "at": _time(row["paid_at"], received_at), "method": method, "amount": _money(row["amount"])}
+    at, amount = _time(row["paid_at"], received_at), _money(row["amount"])
+    return {"identity": row["payment_id"], "at": at, "method": method, "amount": amount, "order_id": row["order_id"]}
 
 
 def _search(document: Row, received_at: datetime) -> Row:
     types = {"search_id": "text", "customer_id": "integer", "term": "text", "results": "small", "searched_at": "text"}
     row = _fields(document, types)
     _must(row["search_id"] is not None and row["term"] is not None)
-    _must(re.fullmatch(".{1,80}", re.sub(" +", " ", row["term"].strip(" ")).lower()))
     _must(row["results"] is None or row["results"] >= 0)
-    return {"identity": row["search_id"], "at": _time(row["searched_at"], received_at)}
+    term = re.sub(" +", " ", row["term"].strip(" ")).lower()
+    _must(re.fullmatch(".{1,80}", term))
+    return {"identity": row["search_id"], "at": _time(row["searched_at"], received_at), "term": term}
 
 
 def _click(document: Row, received_at: datetime) -> Row:
     types = {"click_id": "text", "search_id": "text", "customer_id": "integer", "page": "text", "clicked_at": "text"}
     row = _fields(document, types, optional=frozenset({"search_id"}))
     _must(row["click_id"] is not None and row["customer_id"] is not None)
-    _must(row["page"] is None or row["page"].strip(" ").split("?")[0].lower().startswith("/"))
-    return {"identity": row["click_id"], "at": _time(row["clicked_at"], received_at), "customer_id": row["customer_id"]}
+    page = None if row["page"] is None else row["page"].strip(" ").split("?")[0].lower()
+    _must(page is None or page.startswith("/"))
+    at = _time(row["clicked_at"], received_at)
+    return {"identity": row["click_id"], "at": at, "customer_id": row["customer_id"], "search_id": row["search_id"], "page": page}
 
 
 _STREAMS: dict[str, Callable[[Row, datetime], Row]] = {"orders": _order, "payments": _payment, "searches": _search, "clicks": _click}
@@ -201,9 +205,41 @@ def visits(clicks: Iterable[Row]) -> Cells:
     return cells
 
 
-VIEWS: dict[str, tuple[str, Callable[[Iterable[Row]], Cells]]] = {
-    "revenue_per_minute": ("orders", revenue_per_minute),
-    "payments_per_hour": ("payments", payments_per_hour),
-    "visits": ("clicks", visits),
+def clicked_searches(searches: Iterable[Row], clicks: Iterable[Row]) -> Cells:
+    by_search: dict[str, list[Row]] = defaultdict(list)
+    for click in clicks:
+        by_search[click["search_id"]].append(click)
+    return {
+        (search["at"], search["identity"], click["identity"]): (search["term"], click["page"], click["at"])
+        for search in searches
+        for click in by_search[search["identity"]]
+        if timedelta(0) <= click["at"] - search["at"] <= timedelta(minutes=30)
+    }
+
+
+def paid_orders(orders: Iterable[Row], payments: Iterable[Row]) -> Cells:
+    by_order: dict[str, list[Row]] = defaultdict(list)
+    for payment in payments:
+        by_order[payment["order_id"]].append(payment)
+    cells: Cells = {}
+    for order in orders:
+        own = [p for p in by_order[order["identity"]] if timedelta(0) <= p["at"] - order["at"] <= timedelta(hours=2)]
+        for payment in own or [{"identity": None, "amount": None}]:
+            cells[order["at"], order["identity"], payment["identity"]] = (order["amount"], payment["amount"])
+    return cells
+
+
+VIEWS: dict[str, tuple[tuple[str, ...], Callable[..., Cells]]] = {
+    "revenue_per_minute": (("orders",), revenue_per_minute),
+    "payments_per_hour": (("payments",), payments_per_hour),
+    "visits": (("clicks",), visits),
+    "clicked_searches": (("searches", "clicks"), clicked_searches),
+    "paid_orders": (("orders", "payments"), paid_orders),
 }
-"""View → the stream it reads and its truth."""
+"""View → the streams it reads and its truth."""
+
+
+def truth(view: str, messages: Callable[[str], Iterable[Message]]) -> Cells:
+    """What the view says of these messages, which are given for each stream."""
+    streams, compute = VIEWS[view]
+    return compute(*([row for _, row in first_of_each(stream, messages(stream))] for stream in streams))

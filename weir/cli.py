@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from weir import embedded_airflow, screens, settling, stack
+from weir.cases import load_cases
 from weir.event_time import utc_now
 from weir.generator import Shares, load_produce
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
@@ -86,6 +87,24 @@ def check(
         out.print(f"[green]✓[/] {name}: {len(declared.streams)} streams, {len(declared.tables)} tables, {len(declared.views)} views")
         for line in found:
             out.print(f"    {line}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def test(
+    pipeline: Annotated[str, typer.Argument(help="whose cases (<name>_test.yaml) to run")],
+    case: Annotated[str, typer.Option(help="only cases with this in their name")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline's test cases: rows in, cells out; as a batch, as a stream cut at random, and with a crash in between."""
+    home = Home.from_environment()
+    load_cases(home.pipelines / pipeline, load_named(home.pipelines, pipeline))  # mistakes are said before Spark starts
+    told = _run(Job(home, "cases_job", pipeline, options=["--case", case]), f"Spark runs the cases of {pipeline}")
+    if as_json:
+        _print_json([result.model_dump() | {"passed": result.passed} for result in told.cases])
+    else:
+        screens.show_cases(out, told.cases, told.lines)
+    if not all(result.passed for result in told.cases):
+        raise typer.Exit(1)
 
 
 @app.command()

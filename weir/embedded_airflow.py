@@ -54,6 +54,8 @@ fernet_key = {fernet_key}
 
 [dag_processor]
 dag_bundle_config_list = {bundles}
+# How long a new file waits until it is seen; Airflow's own is five minutes.
+refresh_interval = 30
 
 [database]
 sql_alchemy_conn = sqlite:///{folder}/airflow.db

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from weir.pipeline import Column, Pipeline, Schedule, Stream, Table, View, nearest
+from weir.pipeline import Column, Pipeline, Schedule, ServedQuery, Stream, Table, View, nearest
 from weir.refusal import Refusal
 
 MAX_DECLARATION_BYTES = 1_000_000
@@ -124,15 +124,20 @@ def _lines(file: Path, node: yaml.Node, path: tuple[str | int, ...]) -> Iterator
 
 
 def _read_sql(folder: Path, file: Path, given: dict[str, Any], where: Where) -> None:
-    """Put the text of <view>.sql into each view that does not carry its SQL itself."""
-    views = given.get("views")
-    for name, view in views.items() if isinstance(views, dict) else ():
-        if not isinstance(view, dict) or "sql" in view or not isinstance(name, str) or not name.isidentifier():
-            continue
-        path = folder / f"{name}.sql"
-        if not path.is_file():
-            raise Refusal(f"{file}:{where[('views', name)]}: view '{name}' needs its SQL in {path}")
-        view["sql"] = path.read_text(encoding="utf-8").rstrip().rstrip(";")
+    """Put the text of <name>.sql into each view and served query that does not carry its SQL itself."""
+    if isinstance(given.get("serve"), list):  # names alone
+        for place, name in enumerate(given["serve"]):
+            where["serve", str(name)] = where["serve", place]
+        given["serve"] = {str(name): {} for name in given["serve"]}
+    for word, what in (("views", "view"), ("serve", "served query")):
+        declared = given.get(word)
+        for name, own in declared.items() if isinstance(declared, dict) else ():
+            if not isinstance(own, dict) or "sql" in own or not isinstance(name, str) or not name.isidentifier():
+                continue
+            path = folder / f"{name}.sql"
+            if not path.is_file():
+                raise Refusal(f"{file}:{where[(word, name)]}: {what} '{name}' needs its SQL in {path}")
+            own["sql"] = path.read_text(encoding="utf-8").rstrip().rstrip(";")
 
 
 def _say(file: Path, given: Any, where: Where, error: Any) -> str:
@@ -170,6 +175,8 @@ def _words_at(path: tuple[str | int, ...]) -> list[str]:
             model = Table
         case ("views", _):
             model = View
+        case ("serve", _):
+            model = ServedQuery
         case ("schedule",):
             model = Schedule
         case (_, _, "columns", _):

@@ -182,13 +182,24 @@ class View(Declared):
 
     @property
     def is_told_when_closed(self) -> bool:
-        """Whether Spark tells a cell only when the watermark has passed it (append mode), instead of at each change."""
-        return looks_beyond_its_day(self.sql) in ("a session window", "a join")
+        """Whether Spark tells a cell only when the watermark has passed it, instead of at each change or match."""
+        what = looks_beyond_its_day(self.sql)
+        return what == "a session window" or self.is_outer_join or (what == "a join" and "group by" in _bare(self.sql))
+
+    @property
+    def is_outer_join(self) -> bool:
+        return re.search(r"\b(left|right|full)\s+(outer\s+)?join\b", _bare(self.sql)) is not None
 
     @property
     def span(self) -> timedelta:
         """How long a cell is: its window's length; a day where the SQL does not say it."""
         return window_length(self.sql) or timedelta(days=1)
+
+
+class ServedQuery(Declared):
+    """SQL over served views, for what a stream cannot compute: the top ten, a moving average, the last week. In DuckDB's words."""
+
+    sql: str = Field(min_length=1)
 
 
 class Schedule(Declared):
@@ -219,14 +230,15 @@ class Pipeline(Declared):
     streams: dict[Name, Stream] = Field(min_length=1)
     tables: dict[Name, Table] = {}
     views: dict[Name, View] = {}
+    serve: dict[Name, ServedQuery] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> "Pipeline":
-        names = [*self.streams, *self.tables, *self.views]
+        names = [*self.streams, *self.tables, *self.views, *self.serve]
         topics = [source.topic for source in self.sources.values()]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"'{name}' names two things: streams, tables and views need names of their own")
+                raise ValueError(f"'{name}' names two things: streams, tables, views and served queries need names of their own")
         for topic in topics:
             if topics.count(topic) > 1:
                 raise ValueError(f"topic '{topic}' is declared twice: one topic carries one stream")
@@ -246,7 +258,22 @@ class Pipeline(Declared):
             if not self.streams_of(name):
                 hint = nearest(mentioned[0], self.streams) if mentioned else ""
                 raise ValueError(f"view '{name}' reads none of the streams{hint}")
+        for name in self.serve:
+            self._must_be_served(name, [])
         return self
+
+    def _must_be_served(self, name: str, through: list[str]) -> None:
+        """A served query reads views and other served queries, and never itself."""
+        if name in through:
+            raise refusal_at([(("serve", name), f"reads itself: {' → '.join([*through[through.index(name) :], name])}")])
+        own = relations_in(self.serve[name].sql)
+        if foreign := next((word for word in own if word in self.sources), None):
+            raise refusal_at([(("serve", name), f"reads '{foreign}': served queries read views{nearest(foreign, self.views)}")])
+        if not any(word in self.views or word in self.serve for word in own):
+            raise refusal_at([(("serve", name), f"reads no view{nearest(own[0], self.views) if own else ''}")])
+        for word in own:
+            if word in self.serve:
+                self._must_be_served(word, [*through, name])
 
     @property
     def sources(self) -> dict[str, Stream | Table]:
@@ -291,6 +318,11 @@ def normal_sql(sql: str) -> str:
     return "".join(p if i % 2 else re.sub(r"\s+", " ", p) for i, p in enumerate(p or "" for p in parts)).strip()
 
 
+def _bare(sql: str) -> str:
+    """In small letters, without texts and comments."""
+    return re.sub(r"\s+", " ", _STRING_OR_COMMENT.sub(" ", sql.lower()))
+
+
 def relations_in(sql: str) -> list[str]:
     """The names that stand after FROM, JOIN or a comma behind them, in order; also those of common table expressions."""
     bare = _STRING_OR_COMMENT.sub(" ", sql)
@@ -303,8 +335,7 @@ def relations_in(sql: str) -> list[str]:
 
 def looks_beyond_its_day(sql: str) -> str | None:
     """Names the construct by which events of another day can change a cell, or None."""
-    text = normal_sql(sql).lower()
-    bare = _STRING_OR_COMMENT.sub(" ", text)
+    text, bare = normal_sql(sql).lower(), _bare(sql)
     if "session_window" in bare:
         return "a session window"
     if re.search(r"\bjoin\b", bare) or any("," in match for match in _RELATIONS.findall(bare)):

@@ -563,6 +563,20 @@ class HousekeepingReport(Record):
     seconds: float
 
 
+class CaseResult(Record):
+    """One test case in one form: `of` is a view, or the stream whose rejected rows were looked at."""
+
+    case: str
+    of: str
+    form: str
+    missing: list[dict[str, str | None]] = []
+    unexpected: list[dict[str, str | None]] = []
+
+    @property
+    def passed(self) -> bool:
+        return not self.missing and not self.unexpected
+
+
 class Outcome(Record):
     """How a Spark job ended, for whoever started it: a refusal is one line for a person."""
 
@@ -572,6 +586,7 @@ class Outcome(Record):
     refined: RefineReport | None = None
     replayed: ReplayReport | None = None
     housekept: HousekeepingReport | None = None
+    cases: list[CaseResult] = []
     lines: list[str] = []
 
 

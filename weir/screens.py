@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +14,7 @@ from weir.layout import Home
 from weir.pipeline import Stream, View
 from weir.records import (
     FATES,
+    CaseResult,
     Cell,
     Heartbeat,
     HousekeepingReport,
@@ -127,6 +129,32 @@ def show_ledger(console: Console, day: str, lines: list[LedgerLine], by_partitio
 
 
 MAX_LOST = 10
+
+
+def show_cases(console: Console, results: list[CaseResult], remarks: list[str]) -> None:
+    """Each case with its forms; of one that failed, what was expected beside what was found."""
+    for case in dict.fromkeys(result.case for result in results):
+        own = [result for result in results if result.case == case]
+        told = ", ".join(dict.fromkeys(f"{result.of}" for result in own))
+        good = all(result.passed for result in own)
+        console.print(Text.assemble(("✓ " if good else "✗ ", "green" if good else "red"), case, (f"  {told}, {len(own)} runs", "dim")))
+        for result in own:
+            if not result.passed:
+                table = _table(
+                    f"{result.of}, as {result.form}" if result.form != "rejected" else f"{result.of}: rejected", "expected", "found"
+                )
+                for left, right in zip_longest(result.missing, result.unexpected):
+                    table.add_row(Text(_cell_text(left), "green"), Text(_cell_text(right), "red"))
+                console.print(table)
+    for remark in remarks:
+        console.print(Text(f"  {remark}", "dim"), soft_wrap=True)
+    failed = {result.case for result in results if not result.passed}
+    cases = {result.case for result in results}
+    console.print(f"{len(cases)} cases, {len(results)} runs" + (f", [red]{len(failed)} cases failed[/]" if failed else ", all as expected"))
+
+
+def _cell_text(cell: dict[str, str | None] | None) -> str:
+    return "" if cell is None else ", ".join(f"{name} {'null' if value is None else value}" for name, value in cell.items())
 
 
 def show_settlements(console: Console, settlements: list[Settlement]) -> None:

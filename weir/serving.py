@@ -29,26 +29,67 @@ class Answer:
 
 
 def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
-    """Run one SELECT over views. Nothing can be written, no file and no network reached."""
+    """Run one SELECT over views and served queries. Nothing can be written, no file and no network reached."""
     known = {name: (pipeline, view, form) for pipeline in pipelines for view in pipeline.views for name, form in _names(view)}
+    declared = {name: query.sql for pipeline in pipelines for name, query in pipeline.serve.items()}
     connection = duckdb.connect(config={"python_enable_replacements": False})
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        for name in relations_in(sql):
+        for name in _read_by(sql, declared):
             if name in known:
                 _register(connection, lake, name, *known[name])
+            elif name in declared:
+                connection.execute(f'CREATE VIEW "{name}" AS {declared[name]}')
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         found = connection.execute(sql)
         return Answer([column[0] for column in found.description or []], found.fetchall())
     except duckdb.CatalogException as error:
         missing = next((word for word in relations_in(sql) if word not in known and f"name {word} " in str(error)), None)
-        hint = nearest(missing, known) if missing else ""
+        hint = nearest(missing, [*known, *declared]) if missing else ""
         raise Refusal(f"{str(error).splitlines()[0]}{hint}") from None
     except duckdb.Error as error:
         raise Refusal(str(error).splitlines()[0]) from None
     finally:
         connection.close()
+
+
+def _read_by(sql: str, declared: dict[str, str]) -> list[str]:
+    """All that the SQL reads, also through served queries, each behind what it reads itself."""
+    found: list[str] = []
+    for name in relations_in(sql):
+        if name in declared and name not in found:
+            found += [own for own in _read_by(declared[name], declared) if own not in found]
+        found += [name] if name not in found else []
+    return found
+
+
+def check_served(pipeline: Pipeline, columns: dict[str, dict[str, str]]) -> dict[str, str]:
+    """What is wrong with each served query, by name; the columns of the views are given with Spark's types."""
+    wrong = {}
+    connection = duckdb.connect(config={"python_enable_replacements": False, "enable_external_access": False})
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        for view, own in columns.items():
+            for name, form in _names(view):
+                status = ', "status" VARCHAR' if form == "served" else ""
+                connection.execute(f'CREATE TABLE "{name}" ({", ".join(f""""{c}" {_duck_type(t)}""" for c, t in own.items())}{status})')
+        declared = {name: query.sql for name, query in pipeline.serve.items()}
+        for name in dict.fromkeys(own for query in declared for own in [*_read_by(declared[query], declared), query] if own in declared):
+            try:
+                connection.execute(f'CREATE VIEW "{name}" AS {declared[name]}')
+                connection.execute(f'SELECT * FROM "{name}"').fetchall()
+            except duckdb.Error as error:
+                wrong[name] = str(error).splitlines()[0]
+        return wrong
+    finally:
+        connection.close()
+
+
+def _duck_type(spark_type: str) -> str:
+    if spark_type.startswith("array<"):
+        return f"{_duck_type(spark_type[6:-1])}[]"
+    return {"string": "VARCHAR", "timestamp": "TIMESTAMPTZ", "binary": "BLOB"}.get(spark_type, spark_type)
 
 
 class ServedView:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.check_job import check_source, check_view
+from spark_jobs.check_job import WrongView, check_source, check_view
 from weir.loader import load_pipeline
 from weir.pipeline import Pipeline
+from weir.serving import check_served
 
 YAML = """\
 pipeline: tiny
@@ -39,8 +40,11 @@ def tiny(
 
 def test_the_shop_is_in_order(spark: SparkSession, shop: Pipeline) -> None:
     assert [line for name in shop.sources for line in check_source(spark, shop, name)] == []
-    described = [line for view in shop.views for line in check_view(spark, shop, view)]
-    assert [line.split(";")[1] for line in described] == [" update mode", " update mode", " append mode"]
+    columns = {}
+    for view, declared in shop.views.items():
+        mode, columns[view] = check_view(spark, shop, view)
+        assert mode == ("append" if declared.is_told_when_closed else "update"), view
+    assert check_served(shop, columns) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,8 +80,20 @@ def test_a_cleansing_expression_that_a_row_could_kill_is_named_with_that_row(
         ("SELECT ordered_at AS hour FROM orders", "the grain names 'minute', which is not a column of the query (hour)"),
         ("SELECT order_id AS minute FROM orders", "must be a timestamp or date, not string"),
         ("SELECT ordered_at AS minute, 1 AS _x FROM orders", "names that start with _ are Weir's own"),
+        (
+            "SELECT max(ordered_at) AS minute, country FROM orders GROUP BY country",
+            "an aggregate without a window keeps",
+        ),
+        ("SELECT DISTINCT date_trunc('minute', ordered_at) AS minute FROM orders", "an aggregate without a window"),
+        ("SELECT a.ordered_at AS minute FROM orders a JOIN orders b USING (customer_id)", "a join without an interval keeps every event"),
+        (
+            "SELECT a.ordered_at AS minute FROM orders a JOIN orders b ON a.customer_id = b.customer_id AND a.ordered_at > b.ordered_at",
+            "a join without an interval keeps every event",
+        ),
     ],
 )
 def test_a_view_that_spark_would_refuse_is_refused(spark: SparkSession, tmp_path: Path, sql: str, said: str) -> None:
-    found = check_view(spark, tiny(tmp_path, sql=sql), "per_minute")
-    assert len(found) == 1 and found[0].startswith(":") and said in found[0] and "\n" not in found[0], found
+    with pytest.raises(WrongView) as found:
+        check_view(spark, tiny(tmp_path, sql=sql), "per_minute")
+    line = str(found.value)
+    assert line.startswith(":") and said in line and "\n" not in line

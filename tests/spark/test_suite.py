@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from quality.suite import build_suite, quiet_context, refuse_unless_whole
-from spark_jobs.check_job import check_expectations, check_source, check_view
+from spark_jobs.check_job import WrongView, check_expectations, check_source, check_view
 from weir.expectations import AGGREGATES, REFUSED, ROW_RULES, Expectation, Expectations, argument_names
 from weir.pipeline import Pipeline
 from weir.refusal import Refusal
@@ -162,8 +162,12 @@ def test_check_says_which_regular_expression_java_refuses(spark: SparkSession, s
 
 def test_check_knows_a_view_s_columns(spark: SparkSession, shop: Pipeline) -> None:
     wrong = {"expect_column_values_to_be_between": {"column": "revenu", "min_value": 0}}
-    (line,) = check_view(spark, with_expectations(shop, wrong, view=True), "revenue_per_minute")
-    assert line == ":1: expect_column_values_to_be_between names column 'revenu', which is not declared (did you mean 'revenue'?)"
+    with pytest.raises(WrongView) as found:
+        check_view(spark, with_expectations(shop, wrong, view=True), "revenue_per_minute")
+    assert (
+        str(found.value) == ":1: expect_column_values_to_be_between names column 'revenu', which is not declared (did you mean 'revenue'?)"
+    )
     wrong["expect_column_values_to_be_between"]["column"] = "country"
-    (line,) = check_view(spark, with_expectations(shop, wrong, view=True), "revenue_per_minute")
-    assert line.startswith(":1: expect_column_values_to_be_between needs a column of numbers")
+    with pytest.raises(WrongView) as found:
+        check_view(spark, with_expectations(shop, wrong, view=True), "revenue_per_minute")
+    assert str(found.value).startswith(":1: expect_column_values_to_be_between needs a column of numbers")

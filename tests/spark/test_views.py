@@ -10,7 +10,7 @@ from typing import Any
 
 import oracle
 import pytest
-from events import click, message, order
+from events import click, message, order, payment, search
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from oracle import Cells, Message
@@ -42,10 +42,10 @@ def messages(shop: Pipeline) -> dict[str, list[Message]]:
 
 
 def _flush(stream: str, last: Message) -> Message:
-    """An event two days later: it moves the watermark past all others, so that every session closes."""
+    """An event two days later: it moves the watermark past all others, so that everything closes."""
     at = last.received_at + timedelta(days=2)
-    document: Any = click("flush", at, customer_id=-1) if stream == "clicks" else order("flush", at, country="XX")
-    return message(document, last.offset + 1, at, last.topic)
+    documents = {"clicks": click("flush", at, customer_id=-1), "payments": payment("flush", at), "searches": search("flush", at)}
+    return message(documents.get(stream, order("flush", at, country="XX")), last.offset + 1, at, last.topic)
 
 
 def frame(spark: SparkSession, messages: list[Message]) -> DataFrame:
@@ -62,32 +62,37 @@ def as_cells(rows: list[Any], grain: list[str]) -> Cells:
     return cells
 
 
-def truth(view: str, messages: list[Message]) -> Cells:
-    stream, compute = oracle.VIEWS[view]
-    return compute(row for _, row in oracle.first_of_each(stream, messages))
+def truth(view: str, messages: dict[str, list[Message]]) -> Cells:
+    return oracle.truth(view, messages.__getitem__)
 
 
-def run_as_batch(spark: SparkSession, shop: Pipeline, view: str, messages: list[Message]) -> Cells:
-    (stream,) = shop.streams_of(view)
-    ranked = mark_first(judged_rows(frame(spark, messages), shop.streams[stream]), shop.streams[stream])
-    first = ranked.filter("_first").select(*shop.streams[stream].columns)
-    return as_cells(compute_view(spark, shop, view, {stream: first}).collect(), shop.views[view].grain)
+def run_as_batch(spark: SparkSession, shop: Pipeline, view: str, messages: dict[str, list[Message]]) -> Cells:
+    frames = {}
+    for name in shop.streams_of(view):
+        stream = shop.streams[name]
+        ranked = mark_first(judged_rows(frame(spark, messages[name]), stream), stream)
+        frames[name] = ranked.filter("_first").select(*stream.columns)
+    return as_cells(compute_view(spark, shop, view, frames).collect(), shop.views[view].grain)
 
 
-def run_as_stream(spark: SparkSession, shop: Pipeline, view: str, pieces: list[list[Message]], folder: Path, crash_in: int = -1) -> Cells:
-    """Each piece is one micro-batch. With `crash_in` the sink dies in that batch, and the query is started again."""
-    (stream,) = shop.streams_of(view)
-    source = folder / "in"
+Pieces = list[list[Message]]
+
+
+def run_as_stream(spark: SparkSession, shop: Pipeline, view: str, pieces: dict[str, Pieces], folder: Path, crash_in: int = -1) -> Cells:
+    """Each piece is what one micro-batch reads of a stream. With `crash_in` the sink dies in that batch, and the query is started again."""
     shutil.rmtree(folder, ignore_errors=True)
-    for number, piece in enumerate(pieces):
-        frame(spark, piece).write.parquet(str(folder / "staged" / str(number)))
-        source.mkdir(parents=True, exist_ok=True)
-        (part,) = (folder / "staged" / str(number)).glob("part-*.parquet")
-        os.utime(part, (1_700_000_000 + number, 1_700_000_000 + number))
-        part.rename(source / f"{number:03}.parquet")
-    live = spark.readStream.schema(MESSAGE).option("maxFilesPerTrigger", 1).parquet(str(source))
-    declared = shop.streams[stream]
-    cells = compute_view(spark, shop, view, {stream: dedupe_stream(accepted_rows(live, declared), declared)})
+    frames = {}
+    for name in shop.streams_of(view):
+        source = folder / name
+        source.mkdir(parents=True)
+        for number, piece in enumerate(pieces[name]):
+            frame(spark, piece).write.parquet(str(folder / "staged" / name / str(number)))
+            (part,) = (folder / "staged" / name / str(number)).glob("part-*.parquet")
+            os.utime(part, (1_700_000_000 + number, 1_700_000_000 + number))
+            part.rename(source / f"{number:03}.parquet")
+        live = spark.readStream.schema(MESSAGE).option("maxFilesPerTrigger", 1).parquet(str(source))
+        frames[name] = dedupe_stream(accepted_rows(live, shop.streams[name]), shop.streams[name])
+    cells = compute_view(spark, shop, view, frames)
     told: dict[int, Cells] = {}
     crashes = [crash_in]
 
@@ -115,25 +120,26 @@ def cut(messages: list[Message], at: set[int]) -> list[list[Message]]:
 
 
 def without_flush(cells: Cells) -> Cells:
-    return {grain: values for grain, values in cells.items() if "XX" not in grain and -1 not in grain}
+    return {grain: values for grain, values in cells.items() if not {"XX", -1, "flush"} & set(grain)}
 
 
-@pytest.mark.parametrize("view", ["revenue_per_minute", "payments_per_hour", "visits"])
+ONE_OF_EACH_KIND = ["revenue_per_minute", "payments_per_hour", "visits", "clicked_searches", "paid_orders"]
+
+
+@pytest.mark.parametrize("view", ONE_OF_EACH_KIND)
 def test_batch_equals_the_oracle(spark: SparkSession, shop: Pipeline, messages: dict[str, list[Message]], view: str) -> None:
-    (stream,) = shop.streams_of(view)
-    expected = truth(view, messages[stream])
+    expected = truth(view, messages)
     assert len(expected) > 40
-    assert run_as_batch(spark, shop, view, messages[stream]) == expected
+    assert run_as_batch(spark, shop, view, messages) == expected
 
 
-@pytest.mark.parametrize("view", ["revenue_per_minute", "visits"])
+@pytest.mark.parametrize("view", ["revenue_per_minute", "visits", "clicked_searches", "paid_orders"])
 @settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cuts=st.sets(st.floats(0, 1), max_size=4), crash=st.integers(-1, 2))
 def test_random_cuts_and_a_crash_change_nothing(
     spark: SparkSession, shop: Pipeline, messages: dict[str, list[Message]], tmp_path: Path, view: str, cuts: set[float], crash: int
 ) -> None:
-    (stream,) = shop.streams_of(view)
-    own = messages[stream]
-    pieces = cut(own, {int(share * (len(own) - 1)) for share in cuts})
-    streamed = run_as_stream(spark, shop, view, pieces, tmp_path / "run", min(crash, len(pieces) - 1))
-    assert without_flush(streamed) == without_flush(truth(view, own))
+    pieces = {name: cut(own, {int(share * (len(own) - 1)) for share in cuts}) for name, own in messages.items()}
+    batches = max(len(pieces[name]) for name in shop.streams_of(view))
+    streamed = run_as_stream(spark, shop, view, pieces, tmp_path / "run", min(crash, batches - 1))
+    assert without_flush(streamed) == without_flush(truth(view, messages))

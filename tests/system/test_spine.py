@@ -28,8 +28,7 @@ VIEW = "revenue_per_minute"
 
 
 def truth(view: str, sent: list[Sent]) -> oracle.Cells:
-    stream, compute = oracle.VIEWS[view]
-    return compute(row for _, row in oracle.first_of_each(stream, messages_of(sent, stream)))
+    return oracle.truth(view, lambda stream: messages_of(sent, stream))
 
 
 def batches_of(place: Workplace, view: str) -> list[BatchRange]:
