@@ -117,7 +117,7 @@ def _index_page(pipeline: Pipeline, quality: Quality, blocked: Mapping[str, Gate
         {
             "name": name,
             "kind": "table" if name in pipeline.tables else "stream",
-            "topic": contract.topic,
+            "topic": ", ".join(contract.topics),
             "today": quality[name].get(day or ""),
             "last": max(quality[name], default=None),
             "picture": bar_picture(_month_until(day), quality[name], frame, f"{name}/", least_share=spark_share) if day else None,

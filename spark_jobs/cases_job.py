@@ -12,7 +12,8 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,12 @@ from spark_jobs.entry import Call, run_job
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows, mark_first
-from weir.cases import Case, CaseMessage, Text, as_text, compare, load_cases
-from weir.pipeline import Pipeline
+from weir.cases import Case, CaseMessage, as_text, compare, load_cases
+from weir.pipeline import Pipeline, Stream, View
 from weir.records import CaseResult, Outcome
 from weir.refusal import Refusal
 
-KEEP_UNIONS = ("spark.sql.optimizer.excludedRules", "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation")
-"""A union that loses its empty half in one batch has other nullable columns than in the next, and Spark refuses its own state."""
-
 Messages = dict[str, list[CaseMessage]]
-Cells = list[dict[str, Text]]
 Pieces = list[list[CaseMessage]]
 
 
@@ -54,6 +51,18 @@ def as_batch(spark: SparkSession, pipeline: Pipeline, view: str, messages: Messa
         ranked = mark_first(judged_rows(message_frame(spark, stream.topic, messages[name]), stream), stream)
         frames[name] = ranked.filter("_first").select(*stream.columns)
     return compute_view(spark, pipeline, view, frames)
+
+
+@contextmanager
+def _unions_kept(spark: SparkSession) -> Iterator[None]:
+    """A union that loses its empty half in one batch has other nullable columns than in the next, and Spark refuses its own state."""
+    name = "spark.sql.optimizer.excludedRules"
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation")
+    try:
+        yield
+    finally:
+        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
 
 
 def as_stream(spark: SparkSession, pipeline: Pipeline, view: str, pieces: dict[str, Pieces], folder: Path, crash_in: int = -1) -> list[Row]:
@@ -85,24 +94,29 @@ def as_stream(spark: SparkSession, pipeline: Pipeline, view: str, pieces: dict[s
 
     writer = cells.writeStream.outputMode(output_mode(cells)).foreachBatch(sink).trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    try:
+    with _unions_kept(spark):
+        try:
+            writer.start().awaitTermination()
+        except Exception:
+            if crashes:  # it died of something else
+                raise
+            writer.start().awaitTermination()
+        for name, empty in closings.items():
+            _close(spark, pipeline.streams[name], declared, empty, pieces[name], folder / f"{name}_closing")
         writer.start().awaitTermination()
-    except Exception:
-        if crashes:  # it died of something else
-            raise
-        writer.start().awaitTermination()
-    for name, empty in closings.items():
-        stream = pipeline.streams[name]
-        last = max((own.received_at for own in itertools.chain(*pieces[name])), default=datetime(1970, 1, 2, tzinfo=UTC))
-        far = last + stream.lateness + declared.reach + declared.span + timedelta(days=2)
-        values = [F.lit(far if column == stream.occurred_at else None).cast(kind) for column, kind in empty.dtypes]
-        row = spark.range(1).select(*(value.alias(column) for value, column in zip(values, empty.columns, strict=True)))
-        _add_file(row, folder / f"{name}_closing", 0)
-    writer.start().awaitTermination()
-    newest = max(
-        (own.received_at for piece in pieces.values() for own in itertools.chain(*piece)), default=datetime(1970, 1, 2, tzinfo=UTC)
-    )
-    return [row for row in told.values() if not _is_beyond(row[declared.time], newest + timedelta(days=1))]
+    newest = max(_newest(own) for own in pieces.values()) + timedelta(days=1)
+    return [row for row in told.values() if not _is_beyond(row[declared.time], newest)]
+
+
+def _close(spark: SparkSession, stream: Stream, view: View, like: DataFrame, pieces: Pieces, folder: Path) -> None:
+    """Add a row of nothing but a time, far behind all others of the stream."""
+    far = _newest(pieces) + stream.lateness + view.reach + view.span + timedelta(days=2)
+    values = [F.lit(far if column == stream.occurred_at else None).cast(kind).alias(column) for column, kind in like.dtypes]
+    _add_file(spark.range(1).select(*values), folder, 0)
+
+
+def _newest(pieces: Pieces) -> datetime:
+    return max((own.received_at for own in itertools.chain(*pieces)), default=datetime(1970, 1, 2, tzinfo=UTC))
 
 
 def _is_beyond(at: Any, newest: datetime) -> bool:
@@ -176,7 +190,6 @@ def test(call: Call) -> Outcome:
     if not cases:
         raise Refusal(f"no case of '{call.pipeline.name}' has '{call.options.case}' in its name")
     spark = build_session(f"weir {call.pipeline.name} test")
-    spark.conf.set(*KEEP_UNIONS)
     results: list[CaseResult] = []
     lines = []
     with tempfile.TemporaryDirectory(prefix="weir-cases-") as room:

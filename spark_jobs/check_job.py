@@ -1,6 +1,7 @@
 """Says what would be refused, before anything runs: by Spark each cleansing expression, each condition, and each view as a batch
 and as a stream; by Great Expectations each expectation."""
 
+import argparse
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows
-from weir.pipeline import Contract, Pipeline, relations_in
+from weir.pipeline import Pipeline, Stream, Table, relations_in
 from weir.records import Outcome
 from weir.refusal import Refusal
 from weir.serving import check_served
@@ -46,8 +47,16 @@ def check(call: Call) -> Outcome:
     """Analyse everything; all that is wrong is said at once."""
     spark = build_session(f"weir {call.pipeline.name} check")
     folder = call.options.pipelines / call.pipeline.name
+    if call.options.search:
+        stream, when = call.options.search
+        if complaint := check_condition(spark, call.pipeline.streams[stream], when):
+            raise Refusal(complaint)
+        return Outcome()
     wrong = [line for name in call.pipeline.sources for line in check_source(spark, call.pipeline, name)]
     wrong += check_expectations(call.pipeline)
+    for name, watch in call.pipeline.watch.items():
+        found = {alert: check_condition(spark, call.pipeline.streams[name], when) for alert, when in watch.alerts.items()}
+        wrong += [f"watch.{name}.alerts.{alert}: {line}" for alert, line in found.items() if line]
     lines: list[str] = []
     columns: dict[str, dict[str, str]] = {}
     if not wrong:
@@ -86,7 +95,7 @@ def check_source(spark: SparkSession, pipeline: Pipeline, name: str) -> list[str
     return [f"{name}: {line}" for line in _accuse_conditions(contract, messages)]
 
 
-def _is_cleaned(messages: DataFrame, contract: Contract) -> bool:
+def _is_cleaned(messages: DataFrame, contract: Stream | Table) -> bool:
     try:
         clean(decode(messages, contract), contract).collect()
         return True
@@ -94,7 +103,7 @@ def _is_cleaned(messages: DataFrame, contract: Contract) -> bool:
         return False
 
 
-def _accuse(spark: SparkSession, contract: Contract, column: str) -> list[str]:
+def _accuse(spark: SparkSession, contract: Stream | Table, column: str) -> list[str]:
     """Which value kills this column's cleansing. The other columns' is left out, so that a death has one culprit."""
     clean_of = contract.columns[column].clean
     columns = {n: c if n == column else c.model_copy(update={"clean": None}) for n, c in contract.columns.items()}
@@ -109,19 +118,26 @@ def _accuse(spark: SparkSession, contract: Contract, column: str) -> list[str]:
     return []
 
 
-def _accuse_conditions(contract: Contract, messages: DataFrame) -> list[str]:
+def _accuse_conditions(contract: Stream | Table, messages: DataFrame) -> list[str]:
     """Which row_condition Spark does not know, or a row can kill; also of expectations that only Great Expectations judges by."""
     rows = clean(decode(messages, contract), contract).select(*contract.columns)
-    found = []
-    for expectation in contract.expectations:
-        if expectation.row_condition is None:
-            continue
-        try:
-            rows.filter(expectation.row_condition).collect()
-        except PySparkException as error:
-            kills = "" if _is_analysis(error) else " would kill the query"
-            found.append(f"{expectation.rule}: row_condition `{expectation.row_condition}`{kills}: {one_line(error)}")
-    return found
+    conditions = {expectation.rule: when for expectation in contract.expectations if (when := expectation.row_condition) is not None}
+    return [f"{rule}: row_condition {line}" for rule, when in conditions.items() if (line := _accuse_condition(rows, when))]
+
+
+def check_condition(spark: SparkSession, contract: Stream | Table, when: str) -> str | None:
+    """What is wrong with a condition on a stream's rows: Spark does not know it, or a row can kill it."""
+    hostile = [_message_with(contract, column, json) for column in contract.columns for json in _hostile(contract, column)]
+    messages = _messages(spark, [_message_with(contract, None, "null"), *hostile])
+    return _accuse_condition(clean(decode(messages, contract), contract).select(*contract.columns), when)
+
+
+def _accuse_condition(rows: DataFrame, when: str) -> str | None:
+    try:
+        rows.filter(when).collect()
+        return None
+    except PySparkException as error:
+        return f"`{when}`{'' if _is_analysis(error) else ' would kill the query'}: {one_line(error)}"
 
 
 def check_expectations(pipeline: Pipeline) -> list[str]:
@@ -135,7 +151,7 @@ def check_expectations(pipeline: Pipeline) -> list[str]:
     return found
 
 
-def _hostile(contract: Contract, column: str) -> list[str]:
+def _hostile(contract: Stream | Table, column: str) -> list[str]:
     wire_type = contract.columns[column].wire_type
     return HOSTILE["string" if wire_type == "string" else "number" if _is_number(wire_type) else "other"]
 
@@ -148,7 +164,7 @@ def _is_number(wire_type: str) -> bool:
     return wire_type in ("tinyint", "smallint", "int", "bigint", "float", "double") or wire_type.startswith("decimal")
 
 
-def _message_with(contract: Contract, column: str | None, json: str) -> str:
+def _message_with(contract: Stream | Table, column: str | None, json: str) -> str:
     values = {name: json if name == column else "null" for name in contract.columns}
     return "{" + ",".join(f'"{name}":{value}' for name, value in values.items()) + "}"
 
@@ -246,5 +262,9 @@ def _check_shape(cells: DataFrame, grain: list[str]) -> str | None:
     return None
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--search", nargs=2, metavar=("STREAM", "CONDITION"), help="check only this condition on the rows of a stream")
+
+
 if __name__ == "__main__":
-    run_job(check, lambda parser: None)
+    run_job(check, add_options)

@@ -92,7 +92,7 @@ def _among_copies(several: DataFrame, stream: Stream) -> DataFrame:
     copy = F.struct(
         is_read.alias("_order"),
         F.col("_batch").alias("_in_batch"),
-        *(F.col(name).alias(f"_by_{name}") for name in ("received_at", "partition", "offset")),
+        *(F.col(name).alias(f"_by_{name}") for name in ("received_at", "topic", "partition", "offset")),
         ahead.alias("_kept_until"),
         F.xxhash64(*stream.columns).alias("_content"),
         F.struct(*columns).alias("_row"),

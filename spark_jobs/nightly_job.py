@@ -234,8 +234,7 @@ class Night:
     def _draw_lines(self, view: str, source: str, fated: DataFrame) -> list[LedgerLine]:
         counts = fated.filter(ledger.arrived_on(self.day)).groupBy("topic", "partition", "_fate").count().collect()
         lost = [loss for loss in self.losses if loss.query == ARCHIVE_QUERY]
-        topic = self.pipeline.sources[source].topic
-        own = [partition for partition in self.partitions if partition.topic == topic]
+        own = [partition for partition in self.partitions if partition.topic in self.pipeline.sources[source].topics]
         return ledger.draw_lines(view, source, self.day, own, counts, lost)
 
     def book_unread(self) -> None:

@@ -68,9 +68,7 @@ def archive_ends(spark: SparkSession, call: Call, pins: Iterable[Pin]) -> dict[s
 
 def _archived(spark: SparkSession, call: Call) -> dict[str, int]:
     """From the archive's own log; where there is none, from raw."""
-    checkpoint = call.lake.checkpoint(
-        call.pipeline.name, ARCHIVE_QUERY, archive_fingerprint(source.topic for source in call.pipeline.sources.values())
-    )
+    checkpoint = call.lake.checkpoint(call.pipeline.name, ARCHIVE_QUERY, archive_fingerprint(call.pipeline.topics))
     if committed_batch(checkpoint) >= 0:
         return {f"{topic}/{partition}": end for (topic, partition), end in next_offsets(checkpoint).items()}
     ends = read(spark, call.lake.raw(call.pipeline.name)).groupBy("topic", "partition").agg(F.max("offset").alias("last")).collect()

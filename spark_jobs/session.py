@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 
 from pyspark import SparkConf, SparkContext
@@ -13,8 +14,8 @@ from weir.stack import spark_jars
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def build_session(app_name: str) -> SparkSession:
-    """A session with Delta, Kafka, UTC and bounded memory.
+def build_session(app_name: str, occupied: int = 0) -> SparkSession:
+    """A session with Delta, Kafka, UTC and bounded memory. `occupied` task slots are held all the time: on one machine they are added.
 
     Under spark-submit its master, jars and memory hold; else WEIR_SPARK_MASTER names the master, and the default is this machine.
     """
@@ -26,6 +27,8 @@ def build_session(app_name: str) -> SparkSession:
     master = submitted or os.environ.get("WEIR_SPARK_MASTER", "local[*]")
     builder = SparkSession.builder.appName(app_name)
     settings = _settings(master) if submitted else _settings(master) | _own_start(master)
+    if occupied and (slots := re.fullmatch(r"local\[(\*|\d+)\]", master)):
+        settings["spark.master"] = f"local[{(os.cpu_count() or 2 if slots[1] == '*' else int(slots[1])) + occupied}]"
     for key, setting in settings.items():
         builder = builder.config(key, setting)
     session = builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""The speed layer of one pipeline: archive and one query per view in one driver.
+"""The speed layer of one pipeline: archive, one query per view and one per watched stream in one driver.
 
 1. take the lease, or be refused before Spark starts
 2. start the queries; each batch is: fence, write once, fence
@@ -28,12 +28,13 @@ from spark_jobs.progress import ProgressCopy, checkpoint_id, next_offsets, read_
 from spark_jobs.session import build_session
 from spark_jobs.tables import append_cells, append_once, compact_speed, exists, read, with_day
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
+from spark_jobs.watch import CHECKPOINT_SECONDS, usable, watched_rows
 from weir.event_time import utc_now
 from weir.faults import fault_point
-from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint, view_query
-from weir.records import Control, Heartbeat, Lease, Loss, Losses, Outcome, QueryPulse, State
+from weir.layout import ARCHIVE_QUERY, alerts_topic, app_id, archive_fingerprint, rejected_topic, view_query, watch_query
+from weir.records import Control, Heartbeat, Lease, Loss, Losses, Outcome, QueryPulse, Searches, State
 from weir.refusal import Refusal
-from weir.stack import end_offsets, first_offsets, missing_topics
+from weir.stack import create_topics, end_offsets, first_offsets, missing_topics
 from weir.supervision import BEAT_SECONDS, LOST_OFFSETS, LeaseLost, check_lease, take_lease
 
 COPY_PROGRESS_SECONDS = 30
@@ -72,6 +73,9 @@ class Driver:
         self._starts: dict[str, Callable[[], None]] = {}
         self._checkpoints: dict[str, str] = {}
         self._disturbances = 0
+        self._searches = Searches()
+        self._deadly: Searches | None = None
+        """Searches under which a watch has died: it goes on without them until they are changed."""
         self.spark: SparkSession
         self.spark_ui: str | None = None
         self._told: tuple[State, str | None] = ("starting", None)
@@ -85,21 +89,24 @@ class Driver:
         pipeline, options = self.call.pipeline, self.call.options
         self.beat("starting")
         threading.Thread(target=self.keep_beating, daemon=True).start()
-        self.spark = build_session(f"weir {pipeline.name} stream")
+        watched = [] if options.once or options.no_watch else list(pipeline.watch)
+        partitions = [len(pipeline.streams[name].topics) * pipeline.streams[name].partitions for name in watched]
+        self.spark = build_session(f"weir {pipeline.name} stream", occupied=sum(partitions))
         self.spark_ui = self.spark.sparkContext.uiWebUrl
         self.beat("starting")
         if not options.no_archive:
             self._starts[ARCHIVE_QUERY] = self._start_archive
         for name in options.views.split(",") if options.views else pipeline.views:
             self._starts[view_query(name)] = partial(self._start_view, name)
+        for name in watched:
+            self._starts[watch_query(name)] = partial(self._start_watch, name)
         for start in self._starts.values():
             start()
             self.beat("starting")
 
     def _start_archive(self) -> None:
         """One query for all topics. Its checkpoint belongs to this set of topics; a new one goes on where raw ends."""
-        name, lake, sources = self.call.pipeline.name, self.call.lake, self.call.pipeline.sources
-        topics = {source.topic: stream for stream, source in sources.items()}
+        name, lake, topics = self.call.pipeline.name, self.call.lake, self.call.pipeline.topics
         table, checkpoint = lake.raw(name), lake.checkpoint(name, ARCHIVE_QUERY, archive_fingerprint(topics))
         forget_other_checkpoints(checkpoint)
         resume = "earliest" if (Path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
@@ -119,7 +126,9 @@ class Driver:
         query, fingerprint = view_query(view), pipeline.fingerprint(view)
         table = lake.speed(pipeline.name, view, fingerprint)
         checkpoint = lake.checkpoint(pipeline.name, query, fingerprint)
-        lost = self._book_losses(query, checkpoint, [pipeline.streams[name].topic for name in pipeline.streams_of(view)])
+        lost = self._book_losses(
+            query, checkpoint, [topic for name in pipeline.streams_of(view) for topic in pipeline.streams[name].topics]
+        )
         cells = with_day(self._speed_cells(view, not lost), pipeline.views[view].time)
 
         def append(changed: DataFrame, batch: int, told: Told) -> None:
@@ -137,27 +146,58 @@ class Driver:
         pipeline, frames = self.call.pipeline, {}
         for name in pipeline.streams_of(view):
             stream = pipeline.streams[name]
-            messages = self._messages([stream.topic], self.call.options.max_batch, strict)
+            messages = self._messages(stream.topics, self.call.options.max_batch, strict)
             frames[name] = dedupe_stream(accepted_rows(messages, stream), stream)
         return compute_view(self.spark, pipeline, view, frames)
 
-    def _messages(self, topics: list[str], at_most: int, strict: bool, from_offsets: str = "earliest", headers: bool = False) -> DataFrame:
+    def _start_watch(self, name: str) -> None:
+        """Tell of the stream's rows as they arrive. What is told is no number: it starts with what comes now, and counts no losses."""
+        pipeline, query = self.call.pipeline, watch_query(name)
+        topics = pipeline.streams[name].topics
+        create_topics(self.call.kafka, {alerts_topic(pipeline.name): 1, **{rejected_topic(topic): 1 for topic in topics}})
+        messages = self._messages(topics, None, False, "latest")
+        self._searches = Searches.read(self.call.lake.searches(pipeline.name)) or Searches()
+        searches = {} if self._searches == self._deadly else usable(messages, pipeline, name, self._searches.of(name))
+        conditions = pipeline.watch[name].alerts | searches
+        checkpoint = self.call.lake.checkpoint(pipeline.name, query, archive_fingerprint(topics))
+        rows = watched_rows(messages, pipeline, name, conditions)
+        writer = rows.writeStream.queryName(query).outputMode("update").format("kafka").option("checkpointLocation", checkpoint)
+        writer = writer.option("kafka.bootstrap.servers", self.call.kafka).option("kafka.linger.ms", 0)
+        self.queries[query] = writer.trigger(realTime=f"{CHECKPOINT_SECONDS} seconds").start()  # type: ignore[call-overload] # not in its types
+
+    def _hear_of_searches(self) -> None:
+        """Start the watches anew when people have saved or dropped a search. The views go on."""
+        if not any(query.startswith(watch_query("")) for query in self.queries):
+            return
+        now = Searches.read(self.call.lake.searches(self.call.pipeline.name)) or Searches()
+        if now == self._searches:
+            return
+        changed = {name for name in self.call.pipeline.watch if now.of(name) != self._searches.of(name)}
+        self._searches = now
+        for name in changed:
+            self.queries[watch_query(name)].stop()
+            self._starts[watch_query(name)]()
+
+    def _messages(
+        self, topics: list[str], at_most: int | None, strict: bool, from_offsets: str = "earliest", headers: bool = False
+    ) -> DataFrame:
         """The topics as raw rows, with the headers only where they are kept.
 
         Lost offsets end a strict query: going on would be silent loss. One that is not strict goes on behind what is booked as lost.
         """
-        return (
+        reader = (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.call.kafka)
             .option("subscribe", ",".join(topics))
             .option("startingOffsets", from_offsets)
             .option("failOnDataLoss", strict)
             .option("includeHeaders", headers)
-            .option("maxOffsetsPerTrigger", at_most)
             .option("groupIdPrefix", f"weir-{self.call.pipeline.name}")
-            .load()
-            .selectExpr("topic", "partition", "offset", "timestamp AS received_at", "key", "value", *(["headers"] if headers else []))
         )
+        if at_most is not None:
+            reader = reader.option("maxOffsetsPerTrigger", at_most)
+        kept = ["topic", "partition", "offset", "timestamp AS received_at", "key", "value", *(["headers"] if headers else [])]
+        return reader.load().selectExpr(*kept)
 
     def _start_query(self, name: str, frame: DataFrame, mode: str, checkpoint: str, every_seconds: float, sink: Sink) -> None:
         writer = frame.writeStream.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint).foreachBatch(sink)
@@ -207,7 +247,7 @@ class Driver:
 
     # Steps 3 and 4
 
-    def watch(self) -> str | None:
+    def look_after(self) -> str | None:
         """Beat until a stop is requested or all queries have ended. Returns the error of a query that failed."""
         next_copy = time.monotonic() + COPY_PROGRESS_SECONDS
         while not self.stopping.is_set():
@@ -220,6 +260,7 @@ class Driver:
             if request and request.generation >= self.lease.generation:
                 break
             self.beat("running")
+            self._hear_of_searches()
             if time.monotonic() >= next_copy:
                 self._copy_progress()
                 next_copy = time.monotonic() + COPY_PROGRESS_SECONDS
@@ -229,6 +270,9 @@ class Driver:
     def stop(self) -> None:
         """Stop each query between two batches. What does not come to a border in time is cut; its batch runs again."""
         self.stopping.set()
+        for name, query in self.queries.items():
+            if name.startswith(watch_query("")):  # it has no borders: what it has told since it last noted its place is told again
+                query.stop()
         deadline = time.monotonic() + STOP_SECONDS
         for query in self.queries.values():
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
@@ -286,10 +330,12 @@ class Driver:
         """Why the query can be started again at once, if it can."""
         if any(word in error for word in CONCURRENT):
             return "a driver that lost its lease wrote into its checkpoint as it woke"
-        if re.search(LOST_OFFSETS, error):
-            topics = [source.topic for source in self.call.pipeline.sources.values()]
-            if self._book_losses(name, self._checkpoints[name], topics):
-                return "the log had dropped messages before they were read; they are booked as lost"
+        if name.startswith(watch_query("")) and self._searches.saved and self._searches != self._deadly:
+            self._deadly = self._searches
+            return f"it has died, perhaps of a saved search, and goes on without them: {error.splitlines()[0]}"
+        topics = list(self.call.pipeline.topics)
+        if re.search(LOST_OFFSETS, error) and self._book_losses(name, self._checkpoints[name], topics):
+            return "the log had dropped messages before they were read; they are booked as lost"
         return None
 
 
@@ -349,7 +395,7 @@ def _pulse(query: StreamingQuery, before: QueryPulse) -> QueryPulse:
 
 
 def stream(call: Call) -> Outcome:
-    if missing := missing_topics(call.kafka, [source.topic for source in call.pipeline.sources.values()]):
+    if missing := missing_topics(call.kafka, list(call.pipeline.topics)):
         raise Refusal(f"topic {', '.join(missing)} is not on {call.kafka}: run `weir up`, or create it there")
     control = Control(call.lake.control(call.pipeline.name))
     name = call.pipeline.name
@@ -359,7 +405,7 @@ def stream(call: Call) -> Outcome:
         signal.signal(number, lambda *_: driver.stopping.set())
     try:
         driver.start()
-        error = driver.watch()
+        error = driver.look_after()
         driver.stop()
     except LeaseLost as lost:
         return Outcome(failure=f"stopped at once: {lost}")
@@ -375,6 +421,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="read what is there, then stop")
     parser.add_argument("--views", default="", help="only these views, separated by commas")
     parser.add_argument("--no-archive", action="store_true")
+    parser.add_argument("--no-watch", action="store_true")
     parser.add_argument("--trigger-seconds", type=float, default=1)
     most = int(os.environ.get("WEIR_MAX_BATCH") or MAX_BATCH_MESSAGES)
     parser.add_argument("--max-batch", type=int, default=most, help="messages in one batch of a view")

@@ -121,7 +121,7 @@ def _strings(words: list[str]) -> Column:
     return F.array(*map(F.lit, words)) if words else F.array().cast("array<string>")
 
 
-def clean(decoded: DataFrame, contract: Contract) -> DataFrame:
+def clean(decoded: DataFrame, contract: Stream | Table) -> DataFrame:
     """Apply the declared expressions, all to the message's own values, and read times. Adds `_unreadable_<column>`."""
     kept = [*COORDINATES, "_payload", "_undecodable", "_missing", "_unknown"]
     cleaned = {name: F.expr(column.clean) if column.clean else F.col(name) for name, column in contract.columns.items()}
@@ -131,7 +131,18 @@ def clean(decoded: DataFrame, contract: Contract) -> DataFrame:
     present = [cleaned[name].isNotNull().alias(_unreadable(name)) for name in times]
     read = decoded.select(*kept, *(value.alias(name) for name, value in values.items()), *present)
     unreadable = [(F.col(_unreadable(name)) & F.col(name).isNull()).alias(_unreadable(name)) for name in times]
-    return read.select(*kept, *contract.columns, *unreadable)
+    columns = [_by_our_clock(contract).alias(name) if name == contract.occurred_at else F.col(name) for name in contract.columns]
+    return read.select(*kept, *columns, *unreadable)
+
+
+def _by_our_clock(contract: Stream | Table) -> Column:
+    """When it occurred, by the clock of the log: as long before its arrival as, by the device's clock, before its sending."""
+    occurred_at = F.col(contract.occurred_at)
+    if not isinstance(contract, Stream) or contract.sent_at is None:
+        return occurred_at
+    sent_at = F.col(contract.sent_at)
+    corrected = F.timestamp_micros(F.unix_micros("received_at") - F.unix_micros(sent_at) + F.unix_micros(occurred_at))
+    return F.when(sent_at >= occurred_at, corrected).otherwise(occurred_at)
 
 
 def _unreadable(column: str) -> str:
@@ -157,13 +168,16 @@ def _built_in_rules(contract: Stream | Table) -> list[Rule]:
     absent = F.col(contract.occurred_at).isNull()
     if contract.columns[contract.occurred_at].is_parsed_time:
         absent = absent & ~F.col(_unreadable(contract.occurred_at))
-    rules = [
+    rules: list[Rule] = [
         ("contract:no_missing_field", F.col("_missing")),
         ("contract:no_unknown_field", F.col("_unknown")),
         ("identity:be_present", F.col(contract.identity).isNull()),
         ("occurred_at:be_present", absent),
         ("occurred_at:not_be_future", ahead),
     ]
+    if isinstance(contract, Stream):
+        absurd = F.col(contract.occurred_at) < F.col("received_at") - F.expr(f"INTERVAL {format_duration(contract.oldest)}")
+        rules.append(("occurred_at:not_be_absurd", absurd))
     for name, column in contract.columns.items():
         if column.is_parsed_time:
             rules.append((f"{name}:be_readable", F.col(_unreadable(name))))
@@ -178,7 +192,7 @@ def dedupe_stream(accepted: DataFrame, stream: Stream) -> DataFrame:
 
 
 def mark_first(judged: DataFrame, stream: Stream) -> DataFrame:
-    """Add `_first`: whether a row is accepted and the first of its identity by received_at, partition, offset.
+    """Add `_first`: whether a row is accepted and the first of its identity by received_at, topic, partition, offset.
 
     The exact form of dedupe_stream, without lateness, for closed frames only.
     """
@@ -195,7 +209,7 @@ def by_identity(stream: Stream) -> WindowSpec:
     """The accepted rows of one identity in the order of their arrival; every other row stands alone."""
     place = F.concat_ws("/", "topic", "partition", "offset")
     identity = F.when(F.col("_accepted"), F.concat(F.lit("="), F.col(stream.identity))).otherwise(place)
-    return Window.partitionBy("_accepted", identity).orderBy("received_at", "partition", "offset")
+    return Window.partitionBy("_accepted", identity).orderBy("received_at", "topic", "partition", "offset")
 
 
 def compute_view(spark: SparkSession, pipeline: Pipeline, view: str, streams: dict[str, DataFrame]) -> DataFrame:

@@ -22,14 +22,6 @@ def click(click_id: str, at: datetime, customer_id: int = 7) -> dict[str, Any]:
     return {"click_id": click_id, "search_id": None, "customer_id": customer_id, "page": "/p/1", "clicked_at": iso(at)}
 
 
-def search(search_id: str, at: datetime, term: str = "shoes") -> dict[str, Any]:
-    return {"search_id": search_id, "customer_id": 7, "term": term, "results": 1, "searched_at": iso(at)}
-
-
-def payment(payment_id: str, at: datetime, order_id: str = "o-1") -> dict[str, Any]:
-    return {"payment_id": payment_id, "order_id": order_id, "method": "card", "amount": "10.00", "paid_at": iso(at)}
-
-
 def message(document: Any, offset: int = 0, received_at: datetime = NOON, topic: str = "shop.orders", partition: int = 0) -> Message:
     """A document is sent as JSON, bytes and None as they are."""
     value = document if document is None or isinstance(document, bytes) else json.dumps(document).encode()

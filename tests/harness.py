@@ -55,7 +55,7 @@ class Workplace:
         self.control = Control(self.home.lake.control("shop"))
         self._jobs: list[Job] = []
         stack.start_kafka(self.home)
-        stack.create_topics(stack.bootstrap(self.home), {s.topic: s.partitions for s in self.pipeline.sources.values()})
+        stack.create_topics(stack.bootstrap(self.home), self.pipeline.partitions)
 
     @staticmethod
     def _reduce(folder: Path, only: tuple[str, ...]) -> None:

@@ -107,7 +107,7 @@ def _time(text: Any, received_at: datetime) -> datetime:
         occurred_at = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         raise Rejected from None
-    if occurred_at > received_at + timedelta(minutes=5):
+    if not received_at - timedelta(days=3650) <= occurred_at <= received_at + timedelta(minutes=5):
         raise Rejected
     return occurred_at
 

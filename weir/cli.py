@@ -22,7 +22,7 @@ from weir.cases import load_cases
 from weir.event_time import utc_now
 from weir.generator import Shares, load_produce
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
-from weir.layout import Home
+from weir.layout import Home, alerts_topic
 from weir.loader import load_named, load_pipelines
 from weir.masking import MASK, shown_cell, shown_payload
 from weir.pipeline import Pipeline, nearest
@@ -35,6 +35,8 @@ from weir.records import (
     NightlyReport,
     Outcome,
     ReplayReport,
+    Search,
+    Searches,
     Settlement,
 )
 from weir.refusal import Refusal
@@ -107,6 +109,54 @@ def test(
         raise typer.Exit(1)
 
 
+search = typer.Typer(help="Conditions that people save, to be told of each row that meets one, at once.", no_args_is_help=True)
+app.add_typer(search, name="search")
+
+
+@search.command("add")
+def search_add(
+    pipeline: Annotated[str, typer.Argument()],
+    stream: Annotated[str, typer.Argument(help="a stream that the declaration watches")],
+    name: Annotated[str, typer.Argument(help="how alerts call it; one that is there is replaced")],
+    when: Annotated[str, typer.Argument(help="a condition in Spark SQL, for example \"amount > 500 AND country = 'DE'\"")],
+) -> None:
+    """Save a condition: rows that meet it are told to <pipeline>.alerts from now on. The views are not disturbed."""
+    home = Home.from_environment()
+    declared = load_named(home.pipelines, pipeline)
+    if stream not in declared.watch:
+        hint = nearest(stream, declared.watch) if declared.watch else ""
+        raise Refusal(f"'{stream}' is not watched: name it below `watch:` in the declaration of {pipeline}{hint}")
+    if name in declared.watch[stream].alerts:
+        raise Refusal(f"'{name}' is an alert of the declaration: choose another name")
+    _run(Job(home, "check_job", pipeline, options=["--search", stream, when]), "Spark reads the condition")
+    file = home.lake.searches(pipeline)
+    others = [own for own in (Searches.read(file) or Searches()).saved if own.name != name]
+    Searches(saved=[*others, Search(name=name, stream=stream, when=when, added_at=utc_now())]).write(file)
+    out.print(f"'{name}' is heard of on {alerts_topic(pipeline)} as soon as the driver has read it", markup=False, soft_wrap=True)
+
+
+@search.command("list")
+def search_list(pipeline: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
+    """The saved conditions."""
+    home = Home.from_environment()
+    saved = (Searches.read(home.lake.searches(load_named(home.pipelines, pipeline).name)) or Searches()).saved
+    if as_json:
+        _print_json([own.model_dump(mode="json") for own in saved])
+    else:
+        screens.show_searches(out, saved)
+
+
+@search.command("drop")
+def search_drop(pipeline: Annotated[str, typer.Argument()], name: Annotated[str, typer.Argument()]) -> None:
+    """Forget a saved condition."""
+    file = Home.from_environment().lake.searches(pipeline)
+    saved = (Searches.read(file) or Searches()).saved
+    if name not in [own.name for own in saved]:
+        raise Refusal(f"there is no search '{name}'{nearest(name, [own.name for own in saved]) if saved else ''}")
+    Searches(saved=[own for own in saved if own.name != name]).write(file)
+    out.print(f"'{name}' is forgotten", markup=False)
+
+
 @app.command()
 def jars() -> None:
     """Fetch the jars of ivy.xml, once, into the cache."""
@@ -124,7 +174,7 @@ def topics(as_json: AsJson = False) -> None:
         raise Refusal(f"{home.pipelines}: holds no pipeline (a folder with a pipeline.yaml)")
     bootstrap = stack.bootstrap(home)
     created = [topic for pipeline in pipelines.values() for topic in _create_topics(bootstrap, pipeline)]
-    declared = {source.topic for pipeline in pipelines.values() for source in pipeline.sources.values()}
+    declared = {topic for pipeline in pipelines.values() for topic in pipeline.topics}
     existing = sorted(declared - set(created))
     if as_json:
         _print_json({"brokers": bootstrap, "created": created, "existing": existing})
@@ -703,7 +753,7 @@ def _run_and_show(job: Job, what: str, report_of: Callable[[Outcome], Any], show
 
 def _create_topics(bootstrap: str, pipeline: Pipeline) -> list[str]:
     """Which of the pipeline's topics were missing."""
-    return stack.create_topics(bootstrap, {source.topic: source.partitions for source in pipeline.sources.values()})
+    return stack.create_topics(bootstrap, pipeline.partitions)
 
 
 def _day(given: datetime | None) -> date:

@@ -35,7 +35,7 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
     home = Home(Home.from_environment().root / "demo")
     pipeline = load_named(home.pipelines, PIPELINE)
     day = last_night(pipeline.schedule.nightly_at, utc_now())
-    topics = {source.topic: source.partitions for source in pipeline.sources.values()}
+    topics = pipeline.partitions
     began = time.monotonic()
     with _own_settings(), _step(err, "starting Kafka") as step:
         _empty(home)

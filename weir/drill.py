@@ -93,7 +93,7 @@ class Drill:
         stack.start_kafka(self.home, say=self.say)
         try:
             self.kafka = stack.bootstrap(self.home)
-            self.topics = {source.topic: source.partitions for source in self.pipeline.sources.values()}
+            self.topics = self.pipeline.partitions
             stack.create_topics(self.kafka, self.topics)
             first, unread, rest, late = self._plan()
             self._stream_with_a_kill(first)

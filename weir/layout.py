@@ -142,6 +142,10 @@ class Lake:
         """What the driver could not read because the log had dropped it."""
         return Path(self.root) / "_control" / pipeline / "losses.json"
 
+    def searches(self, pipeline: str) -> Path:
+        """The conditions that people have saved, to be told of."""
+        return Path(self.root) / "_control" / pipeline / "searches.json"
+
     def night_control(self, pipeline: str) -> Path:
         """The lease of the nights."""
         return Path(self.root) / "_control" / pipeline / "nightly"
@@ -207,6 +211,16 @@ def corrections_topic(pipeline: str, view: str) -> str:
     return f"{pipeline}.{view}.corrections"
 
 
+def alerts_topic(pipeline: str) -> str:
+    """Where the rows go that meet a condition."""
+    return f"{pipeline}.alerts"
+
+
+def rejected_topic(topic: str) -> str:
+    """Where what a watched topic brings goes when it is rejected, with its reasons."""
+    return f"{topic}.rejected"
+
+
 ARCHIVE_QUERY = "archive"
 
 
@@ -221,6 +235,10 @@ REFINE, REPLAY = "refine", "replay"
 
 def view_query(view: str) -> str:
     return f"view_{view}"
+
+
+def watch_query(stream: str) -> str:
+    return f"watch_{stream}"
 
 
 def app_id(pipeline: str, query: str, generation: str) -> str:

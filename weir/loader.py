@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from weir.pipeline import Column, Pipeline, Schedule, ServedQuery, Stream, Table, View, nearest
+from weir.pipeline import Column, Pipeline, Schedule, ServedQuery, Stream, Table, View, Watch, nearest
 from weir.refusal import Refusal
 
 MAX_DECLARATION_BYTES = 1_000_000
@@ -177,6 +177,8 @@ def _words_at(path: tuple[str | int, ...]) -> list[str]:
             model = View
         case ("serve", _):
             model = ServedQuery
+        case ("watch", _):
+            model = Watch
         case ("schedule",):
             model = Schedule
         case (_, _, "columns", _):

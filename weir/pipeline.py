@@ -72,7 +72,8 @@ class Column(Declared):
 class Contract(Declared):
     """What streams and tables share: a topic, its columns, and what is expected of them."""
 
-    topic: Topic
+    topics: Annotated[list[Topic], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(alias="topic", min_length=1)
+    """Where it arrives: one topic, or several that are merged."""
     partitions: int = Field(default=2, ge=1, le=1_000)
     columns: dict[Name, Column] = Field(min_length=1)
     unknown_fields: Literal["reject", "ignore"] = "reject"
@@ -105,6 +106,11 @@ class Contract(Declared):
         return self
 
     @property
+    def topic(self) -> str:
+        """The first of its topics: where events are sent to."""
+        return self.topics[0]
+
+    @property
     def private_columns(self) -> list[str]:
         return [name for name, column in self.columns.items() if column.private]
 
@@ -118,6 +124,11 @@ class Stream(Contract):
 
     identity: Name
     occurred_at: Name
+    sent_at: Name | None = None
+    """When the device sent the message, by the clock by which it occurred. With it a wrong clock is corrected: what counts is how
+    long before its sending an event occurred."""
+    oldest: Duration = timedelta(days=3650)
+    """What occurred longer before its arrival is absurd, and rejected: a clock that was never set."""
     lateness: Duration = timedelta(minutes=10)
     references: dict[Name, Name] = {}
     """Column → the table in which its value must be a key. Checked by the micro-batch, which knows the tables."""
@@ -126,8 +137,11 @@ class Stream(Contract):
     def _names_columns(self) -> "Stream":
         self._must_be_column(self.identity, "identity")
         self._must_be_column(self.occurred_at, "occurred_at")
-        if self.columns[self.occurred_at].type != "timestamp":
-            raise ValueError(f"occurred_at names column '{self.occurred_at}', which must be of type timestamp")
+        if self.sent_at is not None:
+            self._must_be_column(self.sent_at, "sent_at")
+        for word, column in (("occurred_at", self.occurred_at), ("sent_at", self.sent_at)):
+            if column is not None and self.columns[column].type != "timestamp":
+                raise ValueError(f"{word} names column '{column}', which must be of type timestamp")
         return self
 
 
@@ -202,6 +216,15 @@ class ServedQuery(Declared):
     sql: str = Field(min_length=1)
 
 
+class Watch(Declared):
+    """What is told of a stream's rows within milliseconds of their arrival, to Kafka."""
+
+    rejected: bool = True
+    """Whether what is set aside is told, to `<topic>.rejected`, with its reasons."""
+    alerts: dict[Name, str] = {}
+    """By name: a condition in Spark SQL. Rows that meet one are told to `<pipeline>.alerts`."""
+
+
 class Schedule(Declared):
     """When the parts of a pipeline run, who owns it, and who is told. All times are UTC; it changes no number."""
 
@@ -231,11 +254,12 @@ class Pipeline(Declared):
     tables: dict[Name, Table] = {}
     views: dict[Name, View] = {}
     serve: dict[Name, ServedQuery] = {}
+    watch: dict[Name, Watch] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> "Pipeline":
         names = [*self.streams, *self.tables, *self.views, *self.serve]
-        topics = [source.topic for source in self.sources.values()]
+        topics = [topic for source in self.sources.values() for topic in source.topics]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"'{name}' names two things: streams, tables, views and served queries need names of their own")
@@ -260,6 +284,9 @@ class Pipeline(Declared):
                 raise ValueError(f"view '{name}' reads none of the streams{hint}")
         for name in self.serve:
             self._must_be_served(name, [])
+        for name in self.watch:
+            if name not in self.streams:
+                raise refusal_at([(("watch", name), f"'{name}' is no stream{nearest(name, self.streams)}")])
         return self
 
     def _must_be_served(self, name: str, through: list[str]) -> None:
@@ -279,6 +306,16 @@ class Pipeline(Declared):
     def sources(self) -> dict[str, Stream | Table]:
         """All that arrives on a topic."""
         return {**self.streams, **self.tables}
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """Every topic → the stream or table that arrives on it."""
+        return {topic: name for name, source in self.sources.items() for topic in source.topics}
+
+    @property
+    def partitions(self) -> dict[str, int]:
+        """Every topic → how many partitions it is made with."""
+        return {topic: source.partitions for source in self.sources.values() for topic in source.topics}
 
     @property
     def reach(self) -> timedelta:

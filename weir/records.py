@@ -303,6 +303,22 @@ class Loss(Record):
     noticed_at: datetime
 
 
+class Search(Record):
+    """A condition on the rows of a stream that somebody has saved, to be told of each row that meets it."""
+
+    name: str
+    stream: str
+    when: str
+    added_at: datetime
+
+
+class Searches(Record):
+    saved: list[Search] = []
+
+    def of(self, stream: str) -> dict[str, str]:
+        return {own.name: own.when for own in self.saved if own.stream == stream}
+
+
 class Losses(Record):
     found: list[Loss] = []
 

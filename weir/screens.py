@@ -23,6 +23,7 @@ from weir.records import (
     NightlyReport,
     RefineReport,
     ReplayReport,
+    Search,
     Settlement,
     ViewComparison,
 )
@@ -155,6 +156,13 @@ def show_cases(console: Console, results: list[CaseResult], remarks: list[str]) 
 
 def _cell_text(cell: dict[str, str | None] | None) -> str:
     return "" if cell is None else ", ".join(f"{name} {'null' if value is None else value}" for name, value in cell.items())
+
+
+def show_searches(console: Console, saved: list[Search]) -> None:
+    table = _table("", "name", "stream", "when", "since")
+    for own in saved:
+        table.add_row(own.name, own.stream, Text(own.when), f"{own.added_at:%Y-%m-%d %H:%M}")
+    console.print(table if saved else "no searches are saved")
 
 
 def show_settlements(console: Console, settlements: list[Settlement]) -> None:

@@ -148,13 +148,26 @@ def describe(pipeline: Pipeline) -> str:
     lines = [f"# {pipeline.name}", "", "| stream | topic | identity | event time | waits | rules |", "|---|---|---|---|---|---|"]
     for name, stream in pipeline.streams.items():
         waits = f"{stream.lateness.total_seconds() / 60:g} min"
-        told = (name, f"`{stream.topic}`", stream.identity, stream.occurred_at, waits, str(len(stream.expectations)))
+        told = (
+            name,
+            _code(stream.topics),
+            stream.identity,
+            stream.occurred_at,
+            waits,
+            str(len(stream.expectations)),
+        )
         lines.append(f"| {' | '.join(told)} |")
     if pipeline.tables:
         lines += ["", "| table | topic | key | rules |", "|---|---|---|---|"]
-        lines += [f"| {name} | `{table.topic}` | {table.key} | {len(table.expectations)} |" for name, table in pipeline.tables.items()]
+        lines += [
+            f"| {name} | {_code(table.topics)} | {table.key} | {len(table.expectations)} |" for name, table in pipeline.tables.items()
+        ]
     for name, view in pipeline.views.items():
         lines += ["", f"**{name}**, one cell for each {', '.join(view.grain)}:", "", "```sql", view.sql.strip(), "```"]
     every = f"{schedule.microbatch.total_seconds() / 60:g} minutes"
     lines += ["", f"Micro-batch every {every}; nightly at {schedule.nightly_at} UTC; owner {schedule.owner}."]
     return "\n".join(lines)
+
+
+def _code(words: list[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)

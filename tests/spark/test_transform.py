@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import oracle
@@ -12,7 +12,7 @@ from oracle import Message
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_jobs.transform import MESSAGE, judged_rows, mark_first
-from weir.pipeline import Pipeline, Stream
+from weir.pipeline import Column, Pipeline, Stream
 
 
 def closed_frame(spark: SparkSession, messages: list[Message]) -> DataFrame:
@@ -81,6 +81,7 @@ REJECTED = {
     "no such day": (order(at="2026-02-30T12:00:00Z"), ["ordered_at:be_readable"]),
     "year zero": (order(at="0000-01-01T00:00:00Z"), ["ordered_at:be_readable"]),
     "six minutes ahead": (order(at=NOON + timedelta(minutes=6)), ["occurred_at:not_be_future"]),
+    "a clock that was never set": (order(at="1970-01-01T00:00:00Z"), ["occurred_at:not_be_absurd"]),
     "a year ahead": (order(at=NOON + timedelta(days=365)), ["occurred_at:not_be_future"]),
     "amount is no number": (order(amount="abc"), ["amount:not_be_null"]),
     "amount null": (order(amount=None), ["amount:not_be_null"]),
@@ -149,6 +150,24 @@ def test_a_megabyte_and_ten_thousand_keys_do_no_harm(spark: SparkSession, shop: 
     many = message(order() | {f"k{n}": n for n in range(10_000)}, 1)
     rows = {row["offset"]: row for row in judge_as_batch(spark, shop.streams["orders"], [huge, many], tmp_path)}
     assert rows[0]["_accepted"] and rows[1]["_verdict"] == ["contract:no_unknown_field"]
+
+
+def test_a_wrong_clock_is_corrected_by_when_it_sent(spark: SparkSession, shop: Pipeline) -> None:
+    """An event occurred as long before its arrival as its device says it occurred before the sending."""
+    columns = shop.streams["orders"].columns | {"sent": Column(type="timestamp", optional=True)}
+    stream = shop.streams["orders"].model_copy(update={"columns": columns, "sent_at": "sent"})
+    cases = {
+        "an hour ahead": (NOON + timedelta(minutes=50), NOON + timedelta(hours=1), NOON - timedelta(minutes=10)),
+        "never set": (datetime(1970, 1, 1, 0, 5, tzinfo=UTC), datetime(1970, 1, 1, 0, 6, tzinfo=UTC), NOON - timedelta(minutes=1)),
+        "right": (NOON - timedelta(seconds=5), NOON, NOON - timedelta(seconds=5)),
+        "sent before it occurred": (NOON - timedelta(seconds=5), NOON - timedelta(seconds=9), NOON - timedelta(seconds=5)),
+        "not told": (NOON - timedelta(seconds=5), None, NOON - timedelta(seconds=5)),
+    }
+    documents = [order(name, at) | ({"sent": iso(sent)} if sent else {}) for name, (at, sent, _) in cases.items()]
+    messages = [message(document, offset, NOON) for offset, document in enumerate(documents)]
+    found = judged_rows(closed_frame(spark, messages), stream).selectExpr("order_id", "unix_millis(ordered_at) AS at", "_verdict").collect()
+    assert {row["order_id"]: row["at"] for row in found} == {name: int(at.timestamp() * 1_000) for name, (*_, at) in cases.items()}
+    assert all(row["_verdict"] == [] for row in found)
 
 
 def test_the_first_by_arrival_is_kept_and_rejected_rows_shadow_nobody(spark: SparkSession, shop: Pipeline) -> None:
