@@ -10,9 +10,11 @@ from pyspark.sql import SparkSession
 
 from weir.loader import load_pipeline
 from weir.pipeline import Pipeline
+from weir.stack import QUICK_JAVA
 
 os.environ["TZ"] = "Pacific/Kiritimati"  # far from UTC: what depends on this machine's zone shows
 time.tzset()
+os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
 
 ROOT = Path(__file__).resolve().parent.parent
 

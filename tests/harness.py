@@ -65,6 +65,7 @@ class Workplace:
         declared["views"] = {name: view for name, view in declared["views"].items() if _reads_only(folder / f"{name}.sql", only)}
         declared["serve"] = [name for name in declared["serve"] if _reads_only(folder / f"{name}.sql", tuple(declared["views"]))]
         declared.pop("tables")
+        declared.pop("watch", None)
         produced["sources"] = {name: source for name, source in produced["sources"].items() if name in only}
         (folder / "pipeline.yaml").write_text(yaml.safe_dump(declared, sort_keys=False))
         (folder / "produce.yaml").write_text(yaml.safe_dump(produced, sort_keys=False))

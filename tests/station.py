@@ -122,7 +122,7 @@ class Station(Workplace):
 
     def await_run(self, dag: str, run: str) -> dict[str, str | None]:
         """Until a run has ended; the states of its tasks."""
-        wait_for(lambda: self.api.run_state(dag, run) in ("success", "failed"), MAY_TAKE_SECONDS, f"{dag} {run} ends")
+        wait_for(lambda: self.api.run_state(dag, run) in ("success", "failed"), 3 * MAY_TAKE_SECONDS, f"{dag} {run} ends")
         return self.api.tasks(dag, run)
 
     # Acting

@@ -137,11 +137,13 @@ def _own_settings() -> Iterator[None]:
     """Leave a lake, brokers and a Spark that the environment names alone: the demo has its own, and small batches."""
     names = ("WEIR_LAKE", "WEIR_KAFKA", "WEIR_SPARK_MASTER", "WEIR_MAX_BATCH")
     kept = {name: os.environ.pop(name, None) for name in names}
-    os.environ["WEIR_MAX_BATCH"] = str(MAX_BATCH)
+    own = {"WEIR_MAX_BATCH": str(MAX_BATCH)} | ({} if "JAVA_TOOL_OPTIONS" in os.environ else {"JAVA_TOOL_OPTIONS": stack.QUICK_JAVA})
+    os.environ.update(own)
     try:
         yield
     finally:
-        del os.environ["WEIR_MAX_BATCH"]
+        for name in own:
+            del os.environ[name]
         os.environ.update({name: value for name, value in kept.items() if value is not None})
 
 

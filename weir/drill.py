@@ -322,11 +322,14 @@ def own_settings(home: Home, pipelines: Path) -> Iterator[None]:
     for part in (home.kafka, Path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent, home.root / "pipelines"):
         shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(pipelines / PIPELINE, home.root / "pipelines" / PIPELINE)
-    os.environ["WEIR_PIPELINES"] = str(home.root / "pipelines")
+    own = {"WEIR_PIPELINES": str(home.root / "pipelines")}
+    own |= {} if "JAVA_TOOL_OPTIONS" in os.environ else {"JAVA_TOOL_OPTIONS": stack.QUICK_JAVA}
+    os.environ.update(own)
     try:
         yield
     finally:
-        del os.environ["WEIR_PIPELINES"]
+        for name in own:
+            del os.environ[name]
         os.environ.update({name: value for name, value in kept.items() if value is not None})
 
 
