@@ -1,0 +1,1 @@
+"""The commands of `weir`, by what they are about. weir/cli.py puts them together."""

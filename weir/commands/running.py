@@ -1,0 +1,252 @@
+"""Commands that run things: jars, topics, up, down, status, produce, stream, demo."""
+
+import signal
+import time
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from weir import embedded_airflow, screens, stack
+from weir.commands.terminal import AsJson, Day, PipelineName, chosen_day, err, out, print_json
+from weir.event_time import utc_now
+from weir.generator import Shares, load_produce
+from weir.jobs import start_stream, stop_stream, wait_until_running
+from weir.layout import Home
+from weir.loader import load_named, load_pipelines
+from weir.pipeline import Pipeline
+from weir.produce import plan_events, send_events
+from weir.records import Control, DirtyDay
+from weir.refusal import Refusal
+
+KafkaPort = Annotated[int | None, typer.Option("--kafka-port", help="default: the last one, or any free port")]
+
+
+def jars() -> None:
+    """Fetch the jars of ivy.xml, once, into the cache."""
+    with err.status("fetching the jars of ivy.xml") as status:
+        folder = stack.fetch_jars(say=status.update)
+    out.print(f"{sum(1 for _ in folder.rglob('*.jar'))} jars in {folder}", soft_wrap=True)
+
+
+def topics(as_json: AsJson = False) -> None:
+    """Create those topics of all pipelines that are missing on the brokers (WEIR_KAFKA, else the one of `weir up`)."""
+    home = Home.from_environment()
+    pipelines = load_pipelines(home.pipelines)
+    if not pipelines:
+        raise Refusal(f"{home.pipelines}: holds no pipeline (a folder with a pipeline.yaml)")
+    bootstrap = stack.bootstrap(home)
+    created = [topic for pipeline in pipelines.values() for topic in _create_topics(bootstrap, pipeline)]
+    declared = {topic for pipeline in pipelines.values() for topic in pipeline.topics}
+    existing = sorted(declared - set(created))
+    if as_json:
+        print_json({"brokers": bootstrap, "created": created, "existing": existing})
+        return
+    for word, found in (("created", created), ("already there", existing)):
+        if found:
+            out.print(f"{word} on {bootstrap}: {', '.join(found)}", markup=False, soft_wrap=True)
+
+
+def up(
+    kafka_port: KafkaPort = None,
+    airflow_port: Annotated[int | None, typer.Option(help="default: a free one, kept", min=1, max=65_535)] = None,
+    no_airflow: Annotated[bool, typer.Option("--no-airflow", help="only Kafka")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start Kafka, with the topics of all pipelines, and Airflow on this machine, and leave them running."""
+    home = Home.from_environment()
+    pipelines = load_pipelines(home.pipelines)
+    began = time.monotonic()
+    with err.status("starting Kafka") as spinner:
+
+        def say(what: str) -> None:
+            spinner.update(f"{what} ({time.monotonic() - began:.0f} s)")
+
+        stack.fetch_jars(say=say)
+        kafka = stack.start_kafka(home, kafka_port, say=say)
+        for pipeline in pipelines.values():
+            _create_topics(kafka.address, pipeline)
+        if not no_airflow:
+            embedded_airflow.start_airflow(home, airflow_port, say=say)
+    _show_status(home, as_json)
+
+
+def down() -> None:
+    """Stop what `weir up` and `weir stream` started here, and nothing else. The data stays."""
+    home = Home.from_environment()
+    with err.status("stopping Airflow") as spinner:  # first: it would start again what is stopped below
+        if embedded_airflow.stop_airflow(home, say=spinner.update):
+            out.print("stopped Airflow")
+    for name in load_pipelines(home.pipelines):
+        with err.status(f"stopping the stream of {name}"):
+            if stop_stream(home, name, "weir down"):
+                out.print(f"stopped the stream of {name}")
+    with err.status("stopping Kafka") as spinner:
+        stopped = stack.stop_kafka(home, say=spinner.update)
+    out.print("stopped Kafka" if stopped else "Kafka was not running")
+
+
+def status(as_json: AsJson = False) -> None:
+    """Show the parts that run here: Kafka, Airflow, and each pipeline's stream."""
+    _show_status(Home.from_environment(), as_json)
+
+
+def _show_status(home: Home, as_json: bool) -> None:
+    kafka, airflow = stack.kafka_state(home), embedded_airflow.airflow_state(home)
+    beats = {name: Control(home.lake.control(name)).heartbeat() for name in load_pipelines(home.pipelines)}
+    states = {name: _stream_state(home, name) for name in beats}
+    if as_json:
+        dirty = {name: [found.model_dump(mode="json") for found in _dirty_days(home, name)] for name in beats}
+        streams = {
+            name: {"state": states[name], "heartbeat": beat and beat.model_dump(mode="json"), "dirty_days": dirty[name]}
+            for name, beat in beats.items()
+        }
+        parts = {"kafka": kafka.model_dump(mode="json"), "airflow": airflow.model_dump(mode="json")}
+        print_json(parts | {"streams": streams, "lake": home.lake.root})
+        return
+    where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
+    word = "running" if kafka.healthy else "not answering" if kafka.running else "stopped"
+    rows = [("Kafka", f"{word} ({where})"), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
+    out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in states.items())]))
+    for name, beat in beats.items():
+        if beat and states[name] == "running":
+            out.print(screens.heartbeat_table(name, beat))
+        for waiting in _dirty_days(home, name):
+            out.print(
+                f"{name}: {waiting.day} waits for `weir nightly {name} --day {waiting.day}`: {waiting.reason}", markup=False, soft_wrap=True
+            )
+
+
+def _airflow_rows(home: Home, airflow: embedded_airflow.AirflowState) -> list[tuple[str, str]]:
+    if not airflow.running:
+        return [("Airflow", "stopped (run `weir up`)")]
+    ill = [f"{part} {state}" for part, state in airflow.parts.items() if state != "healthy"]
+    word = "running" if airflow.healthy else ", ".join(ill) or "not answering"
+    restarts = ", ".join(f"{part} {count} times" for part, count in airflow.restarts.items() if count)
+    rows = [("Airflow", f"{word} ({airflow.address}{f'; started again: {restarts}' if restarts else ''})")]
+    return [*rows, ("login", f"{embedded_airflow.ADMIN}, password in {home.airflow / 'passwords.json'}")]
+
+
+def _dirty_days(home: Home, pipeline: str) -> list[DirtyDay]:
+    return [found for file in sorted(home.lake.dirty_days(pipeline).glob("*.json")) if (found := DirtyDay.read(file))]
+
+
+def _stream_state(home: Home, pipeline: str) -> str:
+    """The state that the driver last told; one that died without a word is dead."""
+    beat = Control(home.lake.control(pipeline)).heartbeat()
+    if beat is None:
+        return "never started"
+    is_over = beat.state in ("stopped", "failed")
+    if not is_over and beat.holder.is_known_dead():
+        return f"dead (process {beat.holder.pid} is gone; it was {beat.state}): start it again with `weir stream {pipeline}`"
+    return f"{beat.state}: {beat.error}" if beat.error else beat.state
+
+
+def produce(
+    pipeline: PipelineName = "shop",
+    day: Day = None,
+    events: Annotated[int, typer.Option(help="how many, duplicates come on top", min=1)] = 20_000,
+    rate: Annotated[float | None, typer.Option(help="events a second, default as fast as possible")] = None,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same events")] = 1,
+    dirty: Annotated[float | None, typer.Option(help="share of dirty messages", min=0, max=1)] = None,
+    late: Annotated[float | None, typer.Option(help="share of late ones", min=0, max=1)] = None,
+    duplicate: Annotated[float | None, typer.Option(help="share of duplicates", min=0, max=1)] = None,
+    out_of_order: Annotated[float | None, typer.Option(help="share out of order, but in time", min=0, max=1)] = None,
+    skewed: Annotated[float | None, typer.Option(help="share with a wrong clock", min=0, max=1)] = None,
+    future: Annotated[float | None, typer.Option(help="share from the future", min=0, max=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send simulated events of a day, and keep a file of what was acknowledged."""
+    home = Home.from_environment()
+    declared = load_named(home.pipelines, pipeline)
+    given = {"dirty": dirty, "late": late, "duplicate": duplicate, "out_of_order": out_of_order, "skewed": skewed, "future": future}
+    shares = {kind: share for kind, share in given.items() if share is not None}
+    sent, file = _produce(home, declared, chosen_day(day), events, rate, seed, shares)
+    if as_json:
+        by_stream: dict[str, dict[str, int]] = {}
+        for (stream, kind), count in sorted(sent.items()):
+            by_stream.setdefault(stream, {})[kind or "good"] = count
+        print_json({"sent": by_stream, "total": sum(sent.values()), "file": str(file)})
+        return
+    screens.show_sent(out, sent)
+    out.print(f"What was acknowledged is in {file}", soft_wrap=True)
+
+
+def _produce(
+    home: Home, pipeline: Pipeline, day: date, events: int, rate: float | None, seed: int, shares: dict[str, float]
+) -> tuple[Counter[tuple[str, str]], Path]:
+    bootstrap = stack.bootstrap(home)
+    _create_topics(bootstrap, pipeline)
+    declaration = load_produce(home.pipelines / pipeline.name, pipeline)
+    try:
+        merged = Shares.model_validate(declaration.shares.model_dump() | shares)
+    except ValidationError as error:
+        raise Refusal(f"these shares cannot be: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+    file = home.sent(pipeline.name, str(day), seed)
+    with err.status("planning the events"):
+        planned = plan_events(pipeline, declaration, day, events, seed, merged, None, None, utc_now())
+    columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("sending", total=round(events * (1 + merged.duplicate)))
+        sent = send_events(bootstrap, planned, file, rate, lambda count: bar.advance(task, count))
+    return sent, file
+
+
+def stream(
+    pipeline: PipelineName = "shop",
+    detach: Annotated[bool, typer.Option("--detach", help="return when it runs, and leave it running")] = False,
+    once: Annotated[bool, typer.Option("--once", help="read what is there, then stop")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="stop the running one at a batch border")] = False,
+) -> None:
+    """Run the speed layer: archive every message and keep the views up to date. Ctrl-C stops it at a batch border."""
+    home = Home.from_environment()
+    load_named(home.pipelines, pipeline)
+    if stop:
+        with err.status("waiting for the batch border"):
+            last = stop_stream(home, pipeline, "weir stream --stop")
+        out.print(f"{pipeline}: {last.state}" if last else f"{pipeline} has no running stream")
+        return
+    job = start_stream(home, pipeline, stack.bootstrap(home), ["--once"] if once else [])
+    if detach:
+        with err.status("starting the driver"):
+            beat = wait_until_running(home, pipeline, job)
+        out.print(f"{pipeline} runs as process {beat.holder.pid}; stop it with `weir stream {pipeline} --stop`")
+        return
+    control = Control(home.lake.control(pipeline))
+    with Live(console=err, refresh_per_second=2, transient=True) as live:
+
+        def show() -> None:
+            beat = control.heartbeat()
+            if beat and beat.holder.pid == job.process.pid:
+                live.update(screens.heartbeat_table(pipeline, beat))
+
+        try:
+            job.wait(show)
+        except KeyboardInterrupt:
+            job.process.send_signal(signal.SIGTERM)
+            job.wait(show)
+    out.print(f"{pipeline}: stopped")
+
+
+def demo(
+    events: Annotated[int, typer.Option(help="how many, duplicates come on top", min=100)] = 12_000,
+    rate: Annotated[float, typer.Option(help="events a second")] = 2_000,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same events")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Run the shop for a day on parts of its own: Kafka, the stream, the night, the comparison. Leaves nothing running."""
+    from weir.demo import run_demo
+
+    found = run_demo(out, err, events, rate, seed, quiet=as_json)
+    if as_json:
+        print_json(found)
+
+
+def _create_topics(bootstrap: str, pipeline: Pipeline) -> list[str]:
+    """Which of the pipeline's topics were missing."""
+    return stack.create_topics(bootstrap, pipeline.partitions)
