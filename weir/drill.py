@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ class Drill:
         self.home, self.day, self.events, self.seed, self.say = home, day, events, seed, say
         self.chance = random.Random(seed)  # noqa: S311
         self.pipeline: Pipeline = load_named(home.pipelines, PIPELINE)
-        self.injected: dict[str, int] = {}
+        self.injected: Counter[tuple[str, str]] = Counter()
+        """By fault and stream."""
         self.kafka = ""
         self.kills = 0
 
@@ -134,7 +136,8 @@ class Drill:
         rest, late_rest = self._with_faults(planned[end:])
         late, last = late_first + late_rest, planned[-1].arrives_at
         moved = [event._replace(arrives_at=last + timedelta(milliseconds=n)) for n, event in enumerate(late)]
-        self.injected["late"] = len(moved)
+        for event in moved:
+            self._note("late", event)
         return first, planned[cut:end], rest, moved
 
     def _with_faults(self, events: list[Event]) -> tuple[list[Event], list[Event]]:
@@ -164,7 +167,7 @@ class Drill:
         return sent + [copy for _, copy in again], late
 
     def _note(self, fault: str, event: Event) -> Event:
-        self.injected[fault] = self.injected.get(fault, 0) + 1
+        self.injected[fault, event.stream] += 1
         return event._replace(wrong=fault)
 
     @staticmethod
@@ -229,14 +232,15 @@ class Drill:
     def _lose(self, events: list[Event]) -> None:
         """Send while nobody reads, then let one partition of the tampered view's stream forget what came."""
         self._stop()
-        topic = self.pipeline.streams[self.pipeline.streams_of(TAMPERED)[0]].topic
+        stream = self.pipeline.streams_of(TAMPERED)[0]
+        topic = self.pipeline.streams[stream].topic
         before = stack.end_offsets(self.kafka, [topic])
         self._send(events, "while the stream is stopped")
         after = stack.end_offsets(self.kafka, [topic])
         place = min(before)
-        self.injected["lost"] = (after[place] - before[place]) // 2
-        stack.drop_messages(self.kafka, {place: before[place] + self.injected["lost"]})
-        self.say(f"the log has dropped {self.injected['lost']:,} messages of {place} that nobody has read")
+        lost = self.injected["lost", stream] = (after[place] - before[place]) // 2
+        stack.drop_messages(self.kafka, {place: before[place] + lost})
+        self.say(f"the log has dropped {lost:,} messages of {place} that nobody has read")
 
     def _release(self) -> None:
         """Refine, mend the rule, replay, and let the stream read the payments by the new rule."""
@@ -280,22 +284,19 @@ class Drill:
         return bool(answer_query(self.home.lake, [self.pipeline], sql).rows[0][0] == 0)
 
     def _faults(self, blocked: NightlyReport, settled: NightlyReport) -> Iterator[Fault]:
-        fates: dict[str, int] = {}
-        for line in blocked.ledger:
-            if line.view in self.pipeline.views:
-                for fate, count in line.fates.items():
-                    fates[fate] = fates.get(fate, 0) + count
         is_settled = all(view.settled_until is not None and view.decision != "BLOCK" for view in settled.views)
+        lines = [line for line in blocked.ledger if line.view in self.pipeline.views]
         for fate in ("late", "duplicate", "rejected", "undecodable"):
             note = "set aside with their reasons" if fate in ("rejected", "undecodable") else "counted by the night"
             note = "counted once" if fate == "duplicate" else note
-            yield Fault(fate, self.injected.get(fate, 0), fates.get(fate, 0), fates.get(fate, 0) if is_settled else 0, "events", note)
-        released = sum(version.released for view in blocked.views for version in view.versions)
-        yield Fault(
-            "quarantine", self.injected.get("quarantine", 0), released, released if is_settled else 0, "events", "released and counted"
-        )
-        lost = sum(r.until_offset - r.from_offset for line in blocked.ledger for r in line.lost_ranges if r.reason == "retention")
-        yield Fault("lost", self.injected["lost"], lost, 0, "offsets", "gone from the log: named, and nothing can bring them back")
+            named = self._named(fate, [(line.view, line.stream, line.fates[fate]) for line in lines])
+            yield Fault(fate, self._injected(fate), named, named if is_settled else 0, "events", note)
+        released = [(view.view, RELEASED, own.released) for view in blocked.views for own in view.versions]
+        named = self._named("quarantine", released)
+        yield Fault("quarantine", self._injected("quarantine"), named, named if is_settled else 0, "events", "released and counted")
+        ranges = [(line, own) for line in lines for own in line.lost_ranges if own.reason == "retention"]
+        lost = self._named("lost", [(line.view, line.stream, own.until_offset - own.from_offset) for line, own in ranges])
+        yield Fault("lost", self._injected("lost"), lost, 0, "offsets", "gone from the log: named, and nothing can bring them back")
         seen = self._kills_seen()
         yield Fault("killed", self.kills, seen, seen if is_settled else 0, "drivers", "replaced, and went on where it was")
         tampered = [view for view in blocked.views if view.view == TAMPERED]
@@ -303,6 +304,20 @@ class Drill:
         yield Fault(
             "tampered", 1, found, sum(_is_repaired(view) for view in settled.views if view.view == TAMPERED), "cells", "blocked the night"
         )
+
+    def _injected(self, fault: str) -> int:
+        return sum(count for (own, _), count in self.injected.items() if own == fault)
+
+    def _named(self, fault: str, found: list[tuple[str, str, int]]) -> int:
+        """How many events the night has named, each once. Every view that reads a stream must name the same: the worst one counts."""
+        by_view: Counter[tuple[str, str]] = Counter()
+        for view, stream, count in found:
+            by_view[stream, view] += count
+        named = 0
+        for stream in {stream for stream, _ in by_view}:
+            counts = [count for (own, _), count in by_view.items() if own == stream]
+            named += max(counts, key=lambda count: abs(count - self.injected[fault, stream]))
+        return named
 
     def _kills_seen(self) -> int:
         """Drivers that were replaced because their process was gone: what the next one said when it took the lease."""
