@@ -37,7 +37,7 @@ from weir.housekeeping import (
     retire_raw,
 )
 from weir.layout import REFINE
-from weir.records import Control, DirtyDay, ExpiredRows, HousekeepingReport, Outcome, PublishPlan, RawKept, RefineCursor, TableFiles
+from weir.records import Control, DirtyDay, ExpiredRows, HousekeepingReport, Losses, Outcome, PublishPlan, RawKept, RefineCursor, TableFiles
 from weir.refusal import Refusal
 from weir.supervision import hold_lease
 
@@ -98,7 +98,22 @@ class Housekeeping:
             fault_point("told", 0)
         for stream, own_days in dropped.items():
             delete_rows(self.spark, path, _is_refined_of(stream, own_days, refined[stream]))
+        self._forget_books()
         return {stream: [str(day) for day in own_days] for stream, own_days in dropped.items()}, found.held
+
+    def _forget_books(self) -> None:
+        """Drop the notes of what arrived and what was lost on days whose raw is gone: no night can read them again."""
+        kept, file = RawKept.read(self.lake.raw_kept(self.name)), self.lake.losses(self.name)
+        if kept is None:
+            return
+        for own in self.lake.arrivals(self.name).glob("*.json"):
+            if date.fromisoformat(own.stem) < kept.since:
+                own.unlink()
+        # A driver may book a loss at this very moment: only when there is something to drop is the file written.
+        known = Losses.read(file) or Losses()
+        held = [loss for loss in known.found if loss.noticed_at.date() >= kept.since]
+        if len(held) < len(known.found):
+            Losses(found=held).write(file)
 
     def _raw_days(self) -> list[RawDay]:
         raw = read(self.spark, self.lake.raw(self.name))

@@ -81,6 +81,9 @@ class Driver:
         self._told: tuple[State, str | None] = ("starting", None)
         self._told_at = time.monotonic()
         self._beating = threading.Lock()
+        # Copying progress is a Spark job, and waits behind the batches of all queries: meanwhile the driver has to look after them.
+        self._copying: threading.Thread | None = None
+        self._copy_failed: Exception | None = None
 
     # Step 2
 
@@ -261,9 +264,13 @@ class Driver:
                 break
             self.beat("running")
             self._hear_of_searches()
-            if time.monotonic() >= next_copy:
-                self._copy_progress()
+            if time.monotonic() >= next_copy and not (self._copying and self._copying.is_alive()):
+                self._await_copy()
+                self._copying = threading.Thread(target=self._copy_beside, daemon=True)
+                self._copying.start()
                 next_copy = time.monotonic() + COPY_PROGRESS_SECONDS
+            if time.monotonic() > next_copy + HUNG_SECONDS:
+                return f"progress could not be copied for {HUNG_SECONDS} s"
             self.stopping.wait(BEAT_SECONDS)
         return None
 
@@ -279,6 +286,7 @@ class Driver:
                 self.beat("stopping")
                 time.sleep(0.2)
             query.stop()
+        self._await_copy()
         self._copy_progress()
 
     def beat(self, state: State, error: str | None = None) -> None:
@@ -308,6 +316,19 @@ class Driver:
             if time.monotonic() - self._told_at < HUNG_SECONDS:
                 self._write_beat()
             time.sleep(BEAT_SECONDS)
+
+    def _await_copy(self) -> None:
+        """Let the copying beside come to its end; what went wrong in it is raised here."""
+        if self._copying is not None:
+            self._copying.join(STOP_SECONDS)
+        if self._copy_failed is not None:
+            raise self._copy_failed
+
+    def _copy_beside(self) -> None:
+        try:
+            self._copy_progress()
+        except Exception as error:
+            self._copy_failed = error
 
     def _copy_progress(self) -> None:
         for copy in self.copies.values():

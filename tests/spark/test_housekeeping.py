@@ -21,10 +21,13 @@ from spark_jobs.transform import MESSAGE
 from weir.layout import Lake
 from weir.loader import load_pipeline
 from weir.records import (
+    Arrivals,
     Control,
     DirtyDay,
     ExpiredRows,
     HousekeepingReport,
+    Loss,
+    Losses,
     Outcome,
     PublishPlan,
     RawKept,
@@ -201,9 +204,16 @@ def test_old_raw_goes_by_whole_days_and_only_when_all_have_read_it(household: Ho
     assert household.keep().days_dropped == {} and household.days() == before, "raw is kept for ever unless something else is declared"
 
     household.declare("keep_raw: 10 days")
+    noted = [Arrivals(day=at.date(), streams={}) for at in (older, old, NOW)]
+    for own in noted:
+        own.write(household.lake.arrivals("shop") / f"{own.day}.json")
+    losses = [Loss(query="archive", topic="shop.orders", partition=0, from_offset=0, until_offset=1, noticed_at=at) for at in (older, NOW)]
+    Losses(found=losses).write(household.lake.losses("shop"))
     DirtyDay(day=on(old), reason="a test", marked_at=NOW).write(household.lake.dirty_days("shop") / f"{on(old)}.json")
     report = household.keep()
     assert report.days_dropped == {"orders": [on(older)]}, "the night of a dirty day reads what came the day before it"
+    assert {file.stem for file in household.lake.arrivals("shop").glob("*")} == {on(old), on(NOW)}, "books of what is gone are closed"
+    assert Losses.read(household.lake.losses("shop")) == Losses(found=losses[1:])
     (household.lake.dirty_days("shop") / f"{on(old)}.json").unlink()
     household.orders(old)  # nobody has read these yet
     kept = {("orders", on(old)): 4, ("orders", on(NOW)): 2, ("clicks", on(older)): 2}
