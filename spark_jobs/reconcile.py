@@ -133,12 +133,19 @@ def _near(view: View, differing: DataFrame, events: DataFrame) -> DataFrame:
     span = F.expr(f"INTERVAL {format_duration(view.span)}")
     start = F.col(f"_g_{view.time}")
     near = (F.col("_at") >= start - reach) & (F.col("_at") < start + reach + span)
+    alone = _columns_with_nulls(cells, shared) if view.is_outer_join and shared else []
     for column in shared:
         same = F.col(column).cast("string").eqNullSafe(F.col(f"_g_{column}").cast("string"))
-        near = near & (same | F.col(f"_g_{column}").isNull() if view.is_outer_join else same)
+        near = near & (same | F.col(f"_g_{column}").isNull() if column in alone else same)
     identities = F.slice(F.array_sort(F.collect_set("_identity")), 1, MAX_IDENTITIES)
     counted = cells.join(events, near).groupBy(*cells.columns, "_cause").agg(F.count("*").alias("_events"), identities.alias("_identities"))
     return counted.select(*(F.col(f"_g_{column}").alias(column) for column in view.grain), "_cause", "_events", "_identities")
+
+
+def _columns_with_nulls(cells: DataFrame, columns: list[str]) -> list[str]:
+    """Only these are compared with an alternative: one for every column would leave Spark no key to join by."""
+    row = cells.agg(*(F.max(F.col(f"_g_{column}").isNull()).alias(column) for column in columns)).first()
+    return [column for column in columns if row is not None and row[column]]
 
 
 def as_texts(view: View, differing: DataFrame, day: str, name: str, fingerprint: str) -> DataFrame:
