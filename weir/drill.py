@@ -31,7 +31,7 @@ from weir.layout import Home, view_query
 from weir.loader import load_named
 from weir.pipeline import Pipeline
 from weir.produce import Event, encode, plan_events, send_events
-from weir.records import Control, NightlyReport, QueryPulse, Settlement, ViewComparison
+from weir.records import Control, LedgerLine, NightlyReport, QueryPulse, Settlement, ViewComparison
 from weir.serving import answer_query, tamper_with_cell
 from weir.stack import Say
 
@@ -285,7 +285,8 @@ class Drill:
 
     def _faults(self, blocked: NightlyReport, settled: NightlyReport) -> Iterator[Fault]:
         is_settled = all(view.settled_until is not None and view.decision != "BLOCK" for view in settled.views)
-        lines = [line for line in blocked.ledger if line.view in self.pipeline.views]
+        short = {(line.view, line.stream) for line in blocked.ledger if _is_cut_short(line)}
+        lines = [line for line in blocked.ledger if line.view in self.pipeline.views and (line.view, line.stream) not in short]
         for fate in ("late", "duplicate", "rejected", "undecodable"):
             note = "set aside with their reasons" if fate in ("rejected", "undecodable") else "counted by the night"
             note = "counted once" if fate == "duplicate" else note
@@ -323,6 +324,11 @@ class Drill:
         """Drivers that were replaced because their process was gone: what the next one said when it took the lease."""
         logs = self.home.log("x").parent.glob(f"{PIPELINE}-stream_job-*.log")
         return sum(log.read_text(errors="replace").count("is dead") for log in logs)
+
+
+def _is_cut_short(line: LedgerLine) -> bool:
+    """Whether a view has lost what others have read: one that the mended rule has started anew finds a log that begins later."""
+    return line.fates["lost"] != sum(own.until_offset - own.from_offset for own in line.lost_ranges)
 
 
 def _is_repaired(view: ViewComparison) -> bool:
