@@ -1,6 +1,7 @@
 """A declaration that is wrong is refused in one line with its file and line and, where there is one, the nearest valid word."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.loader import load_named, load_pipeline, load_pipelines
-from weir.pipeline import Pipeline, looks_beyond_its_day, normal_sql, relations_in
+from weir.pipeline import Pipeline, View, looks_beyond_its_day, normal_sql, relations_in
 from weir.refusal import Refusal
 
 SHOP = Path(__file__).resolve().parents[2] / "pipelines" / "shop"
@@ -77,6 +78,12 @@ def refusal(folder: Path, yaml: str, sql: str | None = SQL) -> str:
             "    lateness: soon\n    identity: order_id",
             "pipeline.yaml:5: streams.orders.lateness: 'soon' is not a duration",
         ),
+        ("    topic: tiny.orders", "    topic: [a, a]", "topic 'a' is declared twice"),
+        ("    topic: tiny.orders", "    topic: []", "pipeline.yaml:4: streams.orders.topic"),
+        ("    identity:", "    sent_at: country\n    identity:", "sent_at names column 'country', which must be of type timestamp"),
+        ("    identity:", "    sent_at: sent\n    identity:", "sent_at names column 'sent', which is not declared"),
+        ("views:", "watch:\n  oders: {}\nviews:", "pipeline.yaml:14: watch.oders: 'oders' is no stream (did you mean 'orders'?)"),
+        ("views:", "watch:\n  orders: {alert: {}}\nviews:", "unknown word 'alert' in watch.orders (did you mean 'alerts'?)"),
         ("order_id: string", "offset: string", "has the name of a coordinate"),
         ("pipeline: tiny", "- tiny", "pipeline.yaml"),
     ],
@@ -119,6 +126,36 @@ def test_a_view_without_its_sql_file_names_the_file(tmp_path: Path) -> None:
 
 def test_a_view_that_reads_no_stream_is_refused(tmp_path: Path) -> None:
     assert "reads none of the streams (did you mean 'orders'?)" in refusal(tmp_path, YAML, "SELECT * FROM order")
+
+
+def test_a_stream_may_arrive_on_several_topics(tmp_path: Path) -> None:
+    pipeline = load_pipeline(write(tmp_path, YAML.replace("topic: tiny.orders", "topic: [web.orders, app.orders]\n    partitions: 3")))
+    assert pipeline.topics == {"web.orders": "orders", "app.orders": "orders"}
+    assert pipeline.partitions == {"web.orders": 3, "app.orders": 3}
+    assert pipeline.fingerprint("per_minute") != load_pipeline(write(tmp_path)).fingerprint("per_minute")
+
+
+def test_a_watch_changes_no_number(tmp_path: Path) -> None:
+    before = load_pipeline(write(tmp_path)).fingerprint("per_minute")
+    watched = load_pipeline(write(tmp_path, YAML + "watch:\n  orders: {alerts: {abroad: \"country != 'DE'\"}}\n"))
+    assert watched.watch["orders"].alerts == {"abroad": "country != 'DE'"} and watched.watch["orders"].rejected
+    assert watched.fingerprint("per_minute") == before
+
+
+@pytest.mark.parametrize(
+    ("sql", "closed", "outer"),
+    [
+        ("SELECT window(at, '1 hour').start AS h FROM a GROUP BY window(at, '1 hour')", False, False),
+        ("SELECT session_window(at, '1 hour').start AS h FROM a GROUP BY session_window(at, '1 hour')", True, False),
+        ("SELECT * FROM a JOIN b ON a.x = b.x", False, False),
+        ("SELECT * FROM a LEFT OUTER\n JOIN b ON a.x = b.x", True, True),
+        ("SELECT * FROM a /* left join */ JOIN b ON a.x = 'left join'", False, False),
+        ("SELECT count(*) FROM a JOIN b ON a.x = b.x GROUP BY window(at, '1 hour')", True, False),
+    ],
+)
+def test_when_a_cell_is_told(sql: str, closed: bool, outer: bool) -> None:
+    view = View(grain=["h"], sql=sql, reach=timedelta(hours=1))
+    assert (view.is_told_when_closed, view.is_outer_join) == (closed, outer)
 
 
 def test_norway_is_not_false(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_cleansing_expression_that_a_row_could_kill_is_named_with_that_row(
         ("SELECT order_id AS minute FROM orders", "must be a timestamp or date, not string"),
         ("SELECT ordered_at AS minute, 1 AS _x FROM orders", "names that start with _ are Weir's own"),
         (
-            "SELECT max(ordered_at) AS minute, country FROM orders GROUP BY country",
+            "SELECT max(ordered_at) AS minute, customer_id FROM orders GROUP BY customer_id",
             "an aggregate without a window keeps",
         ),
         ("SELECT DISTINCT date_trunc('minute', ordered_at) AS minute FROM orders", "an aggregate without a window"),
