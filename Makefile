@@ -33,7 +33,7 @@ lint: $(READY)
 	@PYTHONPATH=plugins .venv/bin/lint-imports --no-logo
 
 test: lint
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest --durations=30 --durations-min=5
 
 soak: $(READY)
 	@.venv/bin/python -m pytest -m soak

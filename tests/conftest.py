@@ -1,5 +1,6 @@
 """One Spark session for all tests below tests/spark, built by the product's own builder."""
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from weir.stack import QUICK_JAVA
 os.environ["TZ"] = "Pacific/Kiritimati"  # far from UTC: what depends on this machine's zone shows
 time.tzset()
 os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+
+logging.getLogger("kafka").setLevel(logging.WARNING)  # or every connection is told, and what failed is lost among them
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -108,8 +108,20 @@ class Station(Workplace):
         before = self.runs()[-1]["dag_run_id"]
         wait_for(lambda: self.runs()[-1]["dag_run_id"] != before and self.shift_state() == "deferred", MAY_TAKE_SECONDS, "a new shift")
         run = str(self.runs()[-1]["dag_run_id"])
-        wait_for(lambda: not with_trigger or "is running; archive" in self.shift_log(run), 60, "its trigger runs")
+        wait_for(lambda: not with_trigger or "is running; archive" in self.shift_log(run), MAY_TAKE_SECONDS, "its trigger runs")
         return run
+
+    def await_pool(self, running: int, deferred: int) -> None:
+        """Until so many tasks hold a slot and so many wait without one; a shift that held a slot while it waits would never show this."""
+
+        def holds() -> bool:
+            pool = self.api.call("GET", "pools/default_pool")
+            return bool((pool["running_slots"], pool["deferred_slots"]) == (running, deferred))
+
+        wait_for(holds, MAY_TAKE_SECONDS, f"{running} slots are held, {deferred} tasks wait")
+
+    def await_stopped(self) -> None:
+        wait_for(lambda: (beat := self.control.heartbeat()) and beat.state == "stopped", MAY_TAKE_SECONDS, "the driver has stopped")
 
     def await_caught_up(self, messages: int) -> None:
         """Until the archive and the view have read so many messages."""

@@ -143,7 +143,7 @@ def test_a_run_that_is_marked_failed_stays_stopped(running: Station) -> None:
     driver = running.driver()
     run = running.await_fresh_shift(with_trigger=True)
     running.api.call("PATCH", f"dags/{SHIFTS}/dagRuns/{run}", {"state": "failed"})
-    wait_for(lambda: (beat := running.control.heartbeat()) and beat.state == "stopped", 120, "the driver has stopped")
+    running.await_stopped()
     wait_for(running.is_paused, 120, "the DAG is paused")
     time.sleep(20)
     beat = running.control.heartbeat()
