@@ -213,7 +213,11 @@ def by_identity(stream: Stream) -> WindowSpec:
 
 
 def compute_view(spark: SparkSession, pipeline: Pipeline, view: str, streams: dict[str, DataFrame]) -> DataFrame:
-    """Run the view's SQL over the given frames, each under its stream's name."""
+    """Run the view's SQL over the given frames, each under its stream's name; or find its pattern in them."""
+    if pattern := pipeline.views[view].pattern:
+        from spark_jobs.patterns import find_pattern  # loads pandas, which no other view needs
+
+        return find_pattern(pipeline, pattern, streams)
     for name, frame in streams.items():
         frame.createOrReplaceTempView(name)
     return spark.sql(pipeline.views[view].sql)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from weir.pipeline import Column, Pipeline, Schedule, ServedQuery, Stream, Table, View, Watch, nearest
+from weir.pipeline import Column, Pattern, Pipeline, Schedule, ServedQuery, Step, Stream, Table, View, Watch, nearest
 from weir.refusal import Refusal
 
 MAX_DECLARATION_BYTES = 1_000_000
@@ -132,7 +132,7 @@ def _read_sql(folder: Path, file: Path, given: dict[str, Any], where: Where) -> 
     for word, what in (("views", "view"), ("serve", "served query")):
         declared = given.get(word)
         for name, own in declared.items() if isinstance(declared, dict) else ():
-            if not isinstance(own, dict) or "sql" in own or not isinstance(name, str) or not name.isidentifier():
+            if not isinstance(own, dict) or "sql" in own or "pattern" in own or not isinstance(name, str) or not name.isidentifier():
                 continue
             path = folder / f"{name}.sql"
             if not path.is_file():
@@ -175,6 +175,10 @@ def _words_at(path: tuple[str | int, ...]) -> list[str]:
             model = Table
         case ("views", _):
             model = View
+        case ("views", _, "pattern"):
+            model = Pattern
+        case ("views", _, "pattern", "steps", _):
+            model = Step
         case ("serve", _):
             model = ServedQuery
         case ("watch", _):

@@ -7,7 +7,17 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from weir.event_time import divides_a_day, format_duration, parse_duration
 from weir.expectations import Expectations, nearest, refusal_at
@@ -168,15 +178,82 @@ class Table(Contract):
         return self.changed_at
 
 
+def _read_times(given: Any) -> Any:
+    """`3` is three, `3+` three or more, `2-4` two to four."""
+    found = re.fullmatch(r"(\d{1,4})(\+|-(\d{1,4}))?", str(given).replace(" ", "")) if isinstance(given, int | str) else None
+    if found is None:
+        return given
+    least = int(found[1])
+    return least, None if found[2] == "+" else int(found[3] or least)
+
+
+class Step(Declared):
+    """A condition on events, met so many times one after the other; or one that no event may meet in its place."""
+
+    of: Name | None = None
+    """The stream, where it is not the pattern's."""
+    when: str | None = Field(default=None, min_length=1)
+    not_when: str | None = Field(default=None, alias="not", min_length=1)
+    times: Annotated[tuple[int, int | None], BeforeValidator(_read_times)] = (1, 1)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Step":
+        if (self.when is None) == (self.not_when is None):
+            raise ValueError("a step says either `when` or `not`")
+        least, most = self.times
+        if least < 1 or (most is not None and most < least) or (most or least) > 100:
+            raise ValueError("times is a number from 1 to 100, a range like 2-4, or 3+ for three and more")
+        if self.not_when is not None and self.times != (1, 1):
+            raise ValueError("what must not happen has no `times`")
+        return self
+
+    @property
+    def condition(self) -> str:
+        return self.when or self.not_when or ""
+
+
+class Pattern(Declared):
+    """Steps that the events of one key take one after the other, the last one so long after the first at most."""
+
+    of: Name
+    by: Name
+    within: Annotated[Duration, AfterValidator(at_least(timedelta(milliseconds=1)))]
+    steps: list[Step] = Field(min_length=1, max_length=20)
+
+    @model_validator(mode="after")
+    def _begins_with_an_event(self) -> "Pattern":
+        if self.steps[0].not_when is not None:
+            raise ValueError("a pattern begins with something that happens: its first step says `when`")
+        return self
+
+    @property
+    def streams(self) -> list[str]:
+        return list(dict.fromkeys(step.of or self.of for step in self.steps))
+
+    @property
+    def waits(self) -> bool:
+        """Whether what is still to come can take a match away: then it is told when nothing can come any more."""
+        return any(step.not_when is not None for step in self.steps)
+
+    @property
+    def reach(self) -> timedelta:
+        """What is told at the end of the time depends on events before its first one, too."""
+        return 2 * self.within if self.steps[-1].not_when is not None else self.within
+
+
+MATCH_TIME, MATCH_KEY = "matched_at", "last_event"
+
+
 class View(Declared):
-    """One SQL query over streams. Its grain is its key, the first grain column is its time.
+    """One SQL query over streams, or a pattern. Its grain is its key, the first grain column is its time.
 
     `reach` is how far events outside of a day can change that day's cells: the length of a hopping window, the
     longest session, the interval of a join. Tumbling windows that divide a day need none.
     """
 
     grain: list[Name] = Field(min_length=1)
-    sql: str = Field(min_length=1)
+    sql: str = ""
+    pattern: Pattern | None = None
     reach: Duration = timedelta(0)
     tolerance: float = Field(default=1e-9, ge=0, lt=1)
     """By how much of the larger one two floating point numbers may differ and still be equal: a sum depends on its order.
@@ -184,8 +261,24 @@ class View(Declared):
     expectations: Expectations = []
     """Checked on its closed cells. The columns are those of the query, which only Spark knows."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _shape_of_a_pattern(cls, given: Any) -> Any:
+        """A pattern has the same columns always, and says itself how far it reaches."""
+        if not isinstance(given, dict) or not given.get("pattern"):
+            return given
+        if wrong := next((word for word in ("sql", "grain", "reach") if word in given), None):
+            raise ValueError(f"a pattern has no `{wrong}` of its own")
+        try:
+            pattern = Pattern.model_validate(given["pattern"])
+        except ValidationError:  # said by the field itself, with its place
+            return {**given, "grain": [MATCH_TIME]}
+        return {**given, "grain": [MATCH_TIME, pattern.by, MATCH_KEY], "reach": pattern.reach}
+
     @model_validator(mode="after")
     def _reach_is_declared(self) -> "View":
+        if not self.sql and not self.pattern:
+            raise ValueError("needs its SQL or a pattern")
         if not self.reach and (what := looks_beyond_its_day(self.sql)):
             raise ValueError(f"{what} looks beyond its day: declare how far, for example `reach: 1 hour`")
         return self
@@ -197,6 +290,8 @@ class View(Declared):
     @property
     def is_told_when_closed(self) -> bool:
         """Whether Spark tells a cell only when the watermark has passed it, instead of at each change or match."""
+        if self.pattern:
+            return self.pattern.waits
         what = looks_beyond_its_day(self.sql)
         return what == "a session window" or self.is_outer_join or (what == "a join" and "group by" in _bare(self.sql))
 
@@ -279,7 +374,9 @@ class Pipeline(Declared):
             mentioned = relations_in(view.sql)
             if tables := [table for table in self.tables if table in mentioned]:
                 raise ValueError(f"view '{name}' reads table '{tables[0]}': views read streams only so far")
-            if not self.streams_of(name):
+            if view.pattern:
+                self._must_match(name, view.pattern)
+            elif not self.streams_of(name):
                 hint = nearest(mentioned[0], self.streams) if mentioned else ""
                 raise ValueError(f"view '{name}' reads none of the streams{hint}")
         for name in self.serve:
@@ -288,6 +385,22 @@ class Pipeline(Declared):
             if name not in self.streams:
                 raise refusal_at([(("watch", name), f"'{name}' is no stream{nearest(name, self.streams)}")])
         return self
+
+    def _must_match(self, name: str, pattern: Pattern) -> None:
+        """Every stream of a pattern has its key, in one type."""
+        for place, stream in enumerate([pattern.of, *(step.of for step in pattern.steps)]):
+            where = ("views", name, "pattern", *(("steps", place - 1) if place else ()), "of")
+            if stream is None:
+                continue
+            if stream not in self.streams:
+                raise refusal_at([(where, f"'{stream}' is no stream{nearest(stream, self.streams)}")])
+            columns = self.streams[stream].columns
+            if pattern.by not in columns:
+                what = f"stream '{stream}' has no column '{pattern.by}'{nearest(pattern.by, columns)}"
+                raise refusal_at([(("views", name, "pattern", "by"), what)])
+            if columns[pattern.by].type != (own := self.streams[pattern.of].columns[pattern.by].type):
+                what = f"'{pattern.by}' is {columns[pattern.by].type} in '{stream}' and {own} in '{pattern.of}'"
+                raise refusal_at([(("views", name, "pattern", "by"), what)])
 
     def _must_be_served(self, name: str, through: list[str]) -> None:
         """A served query reads views and other served queries, and never itself."""
@@ -323,12 +436,14 @@ class Pipeline(Declared):
         return max((view.reach for view in self.views.values()), default=timedelta(0))
 
     def streams_of(self, view: str) -> list[str]:
+        if pattern := self.views[view].pattern:
+            return pattern.streams
         mentioned = relations_in(self.views[view].sql)
         return [name for name in self.streams if name in mentioned]
 
     def fingerprint(self, view: str) -> str:
         """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and the rules that reject rows."""
-        declared = self.views[view].model_dump(mode="json", exclude={"expectations", "tolerance"}) | {
+        declared = self.views[view].model_dump(mode="json", exclude={"expectations", "tolerance"}, exclude_none=True) | {
             "sql": normal_sql(self.views[view].sql)
         }
         no_matter: Any = dict.fromkeys(("partitions", "expectations", "references", "keep_quarantined"), True)
