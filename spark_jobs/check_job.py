@@ -57,14 +57,15 @@ def check(call: Call) -> Outcome:
     for name, watch in call.pipeline.watch.items():
         found = {alert: check_condition(spark, call.pipeline.streams[name], when) for alert, when in watch.alerts.items()}
         wrong += [f"watch.{name}.alerts.{alert}: {line}" for alert, line in found.items() if line]
+    wrong += [line for view in call.pipeline.views for line in check_steps(spark, call.pipeline, view)]
     lines: list[str] = []
     columns: dict[str, dict[str, str]] = {}
     if not wrong:
-        for view in call.pipeline.views:
+        for view, declared in call.pipeline.views.items():
             try:
                 mode, columns[view] = check_view(spark, call.pipeline, view)
             except WrongView as error:
-                wrong.append(f"{folder / f'{view}.sql'}{error}")
+                wrong.append(f"views.{view}: {str(error).lstrip(':1 ')}" if declared.pattern else f"{folder / f'{view}.sql'}{error}")
                 continue
             told = ", ".join(f"{name} {sql_type}" for name, sql_type in columns[view].items())
             lines.append(f"{view}: from {', '.join(call.pipeline.streams_of(view))}; {mode} mode; {told}")
@@ -130,6 +131,17 @@ def check_condition(spark: SparkSession, contract: Stream | Table, when: str) ->
     hostile = [_message_with(contract, column, json) for column in contract.columns for json in _hostile(contract, column)]
     messages = _messages(spark, [_message_with(contract, None, "null"), *hostile])
     return _accuse_condition(clean(decode(messages, contract), contract).select(*contract.columns), when)
+
+
+def check_steps(spark: SparkSession, pipeline: Pipeline, view: str) -> list[str]:
+    """What is wrong with the conditions of a pattern."""
+    pattern = pipeline.views[view].pattern
+    found = []
+    for number, step in enumerate(pattern.steps if pattern else [], 1):
+        assert pattern is not None
+        if complaint := check_condition(spark, pipeline.streams[step.of or pattern.of], step.condition):
+            found.append(f"views.{view}.pattern: step {number}: {complaint}")
+    return found
 
 
 def _accuse_condition(rows: DataFrame, when: str) -> str | None:

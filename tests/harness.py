@@ -62,8 +62,8 @@ class Workplace:
         declared, _ = read_yaml(folder / "pipeline.yaml")
         produced, _ = read_yaml(folder / "produce.yaml")
         declared["streams"] = {name: stream for name, stream in declared["streams"].items() if name in only}
-        declared["views"] = {name: view for name, view in declared["views"].items() if _reads_only(folder / f"{name}.sql", only)}
-        declared["serve"] = [name for name in declared["serve"] if _reads_only(folder / f"{name}.sql", tuple(declared["views"]))]
+        declared["views"] = {name: view for name, view in declared["views"].items() if _reads(folder, name, view) <= set(only)}
+        declared["serve"] = [name for name in declared["serve"] if _reads(folder, name, {}) <= set(declared["views"])]
         declared.pop("tables")
         declared.pop("watch", None)
         produced["sources"] = {name: source for name, source in produced["sources"].items() if name in only}
@@ -212,5 +212,8 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
         time.sleep(0.2)
 
 
-def _reads_only(sql: Path, known: tuple[str, ...]) -> bool:
-    return set(relations_in(sql.read_text())) <= set(known)
+def _reads(folder: Path, name: str, view: dict[str, Any]) -> set[str]:
+    """What a declared view or served query reads."""
+    if pattern := view.get("pattern"):
+        return {pattern["of"], *(step.get("of", pattern["of"]) for step in pattern["steps"])}
+    return set(relations_in((folder / f"{name}.sql").read_text()))

@@ -229,12 +229,27 @@ def paid_orders(orders: Iterable[Row], payments: Iterable[Row]) -> Cells:
     return cells
 
 
+def abandoned_carts(clicks: Iterable[Row]) -> Cells:
+    checkouts: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
+    rows = list(clicks)
+    for click in rows:
+        if click["page"] == "/checkout":
+            checkouts[click["customer_id"]].append((click["at"], click["identity"]))
+    cells: Cells = {}
+    for click in rows:
+        at, place, end = click["at"], (click["at"], click["identity"]), click["at"] + timedelta(minutes=30)
+        if click["page"] == "/cart" and not any(place < own and own[0] <= end for own in checkouts[click["customer_id"]]):
+            cells[end, click["customer_id"], click["identity"]] = (at, [click["identity"]])
+    return cells
+
+
 VIEWS: dict[str, tuple[tuple[str, ...], Callable[..., Cells]]] = {
     "revenue_per_minute": (("orders",), revenue_per_minute),
     "payments_per_hour": (("payments",), payments_per_hour),
     "visits": (("clicks",), visits),
     "clicked_searches": (("searches", "clicks"), clicked_searches),
     "paid_orders": (("orders", "payments"), paid_orders),
+    "abandoned_carts": (("clicks",), abandoned_carts),
 }
 """View → the streams it reads and its truth."""
 

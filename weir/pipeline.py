@@ -178,11 +178,16 @@ class Table(Contract):
         return self.changed_at
 
 
+TIMES = "times is a number from 1 to 100, a range like 2-4, or 3+ for three and more"
+
+
 def _read_times(given: Any) -> Any:
     """`3` is three, `3+` three or more, `2-4` two to four."""
-    found = re.fullmatch(r"(\d{1,4})(\+|-(\d{1,4}))?", str(given).replace(" ", "")) if isinstance(given, int | str) else None
-    if found is None:
+    if not isinstance(given, int | str):
         return given
+    found = re.fullmatch(r"(\d{1,4})(\+|-(\d{1,4}))?", str(given).replace(" ", ""))
+    if found is None:
+        raise ValueError(TIMES)
     least = int(found[1])
     return least, None if found[2] == "+" else int(found[3] or least)
 
@@ -202,7 +207,7 @@ class Step(Declared):
             raise ValueError("a step says either `when` or `not`")
         least, most = self.times
         if least < 1 or (most is not None and most < least) or (most or least) > 100:
-            raise ValueError("times is a number from 1 to 100, a range like 2-4, or 3+ for three and more")
+            raise ValueError(TIMES)
         if self.not_when is not None and self.times != (1, 1):
             raise ValueError("what must not happen has no `times`")
         return self
@@ -267,13 +272,14 @@ class View(Declared):
         """A pattern has the same columns always, and says itself how far it reaches."""
         if not isinstance(given, dict) or not given.get("pattern"):
             return given
-        if wrong := next((word for word in ("sql", "grain", "reach") if word in given), None):
-            raise ValueError(f"a pattern has no `{wrong}` of its own")
         try:
             pattern = Pattern.model_validate(given["pattern"])
         except ValidationError:  # said by the field itself, with its place
             return {**given, "grain": [MATCH_TIME]}
-        return {**given, "grain": [MATCH_TIME, pattern.by, MATCH_KEY], "reach": pattern.reach}
+        own = {"sql": "", "grain": [MATCH_TIME, pattern.by, MATCH_KEY], "reach": format_duration(pattern.reach)}
+        if wrong := next((word for word in own if given.get(word, own[word]) != own[word]), None):
+            raise ValueError(f"a pattern has no `{wrong}` of its own")
+        return {**given, **own}
 
     @model_validator(mode="after")
     def _reach_is_declared(self) -> "View":
@@ -302,7 +308,7 @@ class View(Declared):
     @property
     def span(self) -> timedelta:
         """How long a cell is: its window's length; a day where the SQL does not say it."""
-        return window_length(self.sql) or timedelta(days=1)
+        return timedelta(0) if self.pattern else window_length(self.sql) or timedelta(days=1)
 
 
 class ServedQuery(Declared):

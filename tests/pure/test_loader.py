@@ -92,6 +92,40 @@ def test_a_wrong_declaration_says_where_and_what(tmp_path: Path, old: str, new: 
     assert said in refusal(tmp_path, YAML.replace(old, new, 1))
 
 
+PATTERN = """\
+views:
+  seen_twice:
+    pattern:
+      of: orders
+      by: country
+      within: 5 minutes
+      steps:
+        - {when: "true", times: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("of: orders", "of: oders", "views.seen_twice.pattern.of: 'oders' is no stream (did you mean 'orders'?)"),
+        ("by: country", "by: county", "stream 'orders' has no column 'county' (did you mean 'country'?)"),
+        ("within: 5 minutes", "within: 0 seconds", "views.seen_twice.pattern.within: must be at least"),
+        ("times: 2", "times: none", "views.seen_twice.pattern.steps.0.times: times is a number"),
+        ("times: 2", "times: 4-2", "times is a number from 1 to 100, a range like 2-4, or 3+"),
+        ("times: 2", "times: 0", "times is a number from 1 to 100"),
+        ("times: 2", "time: 2", "unknown word 'time' in views.seen_twice.pattern.steps.0 (did you mean 'times'?)"),
+        ("when:", "not:", "what must not happen has no `times`"),
+        ('{when: "true", times: 2}', '{not: "true"}', "its first step says `when`"),
+        ('{when: "true", times: 2}', "{of: orders}", "a step says either `when` or `not`"),
+        ("    pattern:", "    grain: [at]\n    pattern:", "a pattern has no `grain` of its own"),
+        ("      steps:", "      step:", "needs 'steps'"),
+    ],
+)
+def test_a_wrong_pattern_says_where_and_what(tmp_path: Path, old: str, new: str, said: str) -> None:
+    text = refusal(tmp_path, YAML.split("views:")[0] + PATTERN.replace(old, new, 1))
+    assert said in text and re.match(r"pipeline\.yaml:(1[4-9]|2\d): ", text), text
+
+
 def test_every_error_stands_on_a_line_of_its_own_and_none_shows_python(tmp_path: Path) -> None:
     text = refusal(tmp_path, YAML.replace("topic:", "topik:").replace("grain:", "grian:"))
     assert len(text.splitlines()) == 4  # two unknown words, two needed ones
