@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from spark_jobs.entry import Call, run_job
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
-from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows, mark_first
+from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows, look_up, mark_first, table_changes
 from weir.cases import Case, CaseMessage, as_text, compare, load_cases
 from weir.pipeline import Pipeline, Stream, View
 from weir.records import CaseResult, Outcome
@@ -45,12 +45,18 @@ def message_frame(spark: SparkSession, topic: str, messages: list[CaseMessage]) 
 
 
 def as_batch(spark: SparkSession, pipeline: Pipeline, view: str, messages: Messages) -> DataFrame:
-    frames = {}
+    frames, changes = {}, _changes(spark, pipeline, view, messages)
     for name in pipeline.streams_of(view):
         stream = pipeline.streams[name]
         ranked = mark_first(judged_rows(message_frame(spark, stream.topic, messages[name]), stream), stream)
-        frames[name] = ranked.filter("_first").select(*stream.columns)
+        frames[name] = look_up(ranked.filter("_first").select(*stream.columns), pipeline, view, name, changes)
     return compute_view(spark, pipeline, view, frames)
+
+
+def _changes(spark: SparkSession, pipeline: Pipeline, view: str, messages: Messages) -> dict[str, DataFrame]:
+    """The changes of the tables that a view looks up, all known from the beginning."""
+    tables = {name: pipeline.tables[name] for name in pipeline.views[view].as_of}
+    return {name: table_changes(message_frame(spark, table.topic, messages[name]), table) for name, table in tables.items()}
 
 
 @contextmanager
@@ -72,6 +78,7 @@ def as_stream(spark: SparkSession, pipeline: Pipeline, view: str, pieces: dict[s
     and every cell is told; the cells that it makes itself are left out.
     """
     declared, frames, closings = pipeline.views[view], {}, {}
+    changes = _changes(spark, pipeline, view, {name: list(itertools.chain(*own)) for name, own in pieces.items()})
     for name in pipeline.streams_of(view):
         stream = pipeline.streams[name]
         live = _file_stream(spark, folder / name, MESSAGE, [message_frame(spark, stream.topic, piece) for piece in pieces[name]])
@@ -79,7 +86,7 @@ def as_stream(spark: SparkSession, pipeline: Pipeline, view: str, pieces: dict[s
         empty = spark.createDataFrame([], accepted.schema)
         closings[name] = empty
         closing = _file_stream(spark, folder / f"{name}_closing", empty.schema, [])
-        frames[name] = dedupe_stream(accepted.unionByName(closing), stream)
+        frames[name] = look_up(dedupe_stream(accepted.unionByName(closing), stream), pipeline, view, name, changes)
     cells = compute_view(spark, pipeline, view, frames)
     told: dict[tuple[Any, ...], Row] = {}
     crashes = [crash_in]
@@ -104,7 +111,7 @@ def as_stream(spark: SparkSession, pipeline: Pipeline, view: str, pieces: dict[s
         for name, empty in closings.items():
             _close(spark, pipeline.streams[name], declared, empty, pieces[name], folder / f"{name}_closing")
         writer.start().awaitTermination()
-    newest = max(_newest(own) for own in pieces.values()) + timedelta(days=1)
+    newest = max(_newest(pieces[name]) for name in pipeline.streams_of(view)) + timedelta(days=1)
     return [row for row in told.values() if not _is_beyond(row[declared.time], newest)]
 
 
@@ -161,6 +168,7 @@ def run_case(spark: SparkSession, pipeline: Pipeline, case: Case, folder: Path) 
                 chance = random.Random(f"{case.name} {view} {form}")  # noqa: S311 (the same case is cut in the same way)
                 pieces = {name: cut(case.messages[name], chance) for name in pipeline.streams_of(view)}
                 crash_in = chance.randrange(max(map(len, pieces.values()))) if number else -1
+                pieces |= {name: [case.messages[name]] for name in pipeline.views[view].as_of}
                 place = folder / f"{view}_{number}"
                 forms[form] = lambda view=view, pieces=pieces, place=place, crash_in=crash_in: as_stream(  # type: ignore[misc]
                     spark, pipeline, view, pieces, place, crash_in

@@ -14,7 +14,7 @@ from quality.suite import build_suite
 from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
-from spark_jobs.transform import MESSAGE, accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows
+from spark_jobs.transform import MESSAGE, accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows, look_up, table_changes
 from weir.pipeline import Pipeline, Stream, Table, relations_in
 from weir.records import Outcome
 from weir.refusal import Refusal
@@ -57,6 +57,9 @@ def check(call: Call) -> Outcome:
     for name, watch in call.pipeline.watch.items():
         found = {alert: check_condition(spark, call.pipeline.streams[name], when) for alert, when in watch.alerts.items()}
         wrong += [f"watch.{name}.alerts.{alert}: {line}" for alert, line in found.items() if line]
+    for name, table in call.pipeline.tables.items():
+        if table.deleted and (complaint := check_condition(spark, table, table.deleted)):
+            wrong.append(f"tables.{name}.deleted: {complaint}")
     wrong += [line for view in call.pipeline.views for line in check_steps(spark, call.pipeline, view)]
     lines: list[str] = []
     columns: dict[str, dict[str, str]] = {}
@@ -205,7 +208,9 @@ def check_view(spark: SparkSession, pipeline: Pipeline, view: str) -> tuple[str,
     streams = {name: pipeline.streams[name] for name in pipeline.streams_of(view)}
     try:
         empty = spark.createDataFrame([], MESSAGE)
-        cells = compute_view(spark, pipeline, view, {n: accepted_rows(empty, s) for n, s in streams.items()})
+        changes = {name: table_changes(empty, pipeline.tables[name]) for name in declared.as_of}
+        frames = {n: look_up(accepted_rows(empty, s), pipeline, view, n, changes) for n, s in streams.items()}
+        cells = compute_view(spark, pipeline, view, frames)
         if complaint := _check_shape(cells, declared.grain):
             raise WrongView(f":1: {complaint}")
         types = {field.name: field.dataType.simpleString() for field in cells.schema}
@@ -217,7 +222,7 @@ def check_view(spark: SparkSession, pipeline: Pipeline, view: str) -> tuple[str,
             .load()
             .selectExpr("'t' topic", "0 partition", "value offset", "timestamp received_at", "binary('') value")
         )
-        frames = {n: dedupe_stream(accepted_rows(live, s), s) for n, s in streams.items()}
+        frames = {n: look_up(dedupe_stream(accepted_rows(live, s), s), pipeline, view, n, changes) for n, s in streams.items()}
         streamed = compute_view(spark, pipeline, view, frames)
         mode = output_mode(streamed)
         if why := unbounded(streamed):

@@ -21,7 +21,9 @@ from spark_jobs.progress import BatchRange, read_until
 from weir.pipeline import Stream
 from weir.records import LatenessChoice, Loss
 
-RANGES = "topic string, partition int, _bucket bigint, _from bigint, _until bigint, _batch bigint, _late_before bigint"
+RANGES = (
+    "topic string, partition int, _bucket bigint, _from bigint, _until bigint, _batch bigint, _late_before bigint, _planned_at timestamp"
+)
 _NEVER = -(2**62)
 
 
@@ -151,4 +153,4 @@ def _in_buckets(batches: Iterable[BatchRange], size: int) -> Iterable[tuple[Any,
         if own.until_offset > own.from_offset:
             late_before = watermarks.get(own.batch - 1, 0) * 1_000
             for bucket in range(own.from_offset // size, (own.until_offset - 1) // size + 1):
-                yield own.topic, own.partition, bucket, own.from_offset, own.until_offset, own.batch, late_before
+                yield own.topic, own.partition, bucket, own.from_offset, own.until_offset, own.batch, late_before, own.planned_at

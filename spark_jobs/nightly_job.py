@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import date
 from functools import reduce
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from quality.nights import last_reports, write_night
@@ -29,7 +29,7 @@ from spark_jobs.progress import read_until
 from spark_jobs.reconcile import Sides
 from spark_jobs.session import build_session
 from spark_jobs.tables import exists, last_version, read, replace_day, with_day
-from spark_jobs.transform import compute_view, count_copies, judged_rows, mark_first
+from spark_jobs.transform import CHANGE_ORDER, compute_view, count_copies, judged_rows, look_up, mark_first, table_changes, table_row
 from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
 from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, corrections_topic, view_query
@@ -78,6 +78,7 @@ class Night:
         self.archive = read(spark, raw, last_version(spark, raw))
         self.ranked = {name: self._ranked(name) for name in self.pipeline.sources}
         self.all = reduce(DataFrame.unionByName, (self._in_common(name) for name in self.pipeline.sources))
+        self.changes = {name: self._changes(name) for name in self._tables_read()}
         self.partitions = ledger.partitions_of(self.all, self.day, self._booked_until(), self.archive)
         self.lines: list[LedgerLine] = []
 
@@ -100,6 +101,23 @@ class Night:
         if isinstance(contract, Stream):
             return count_copies(mark_first(judged, contract), contract).persist()
         return judged.withColumn("_first", F.col("_accepted")).withColumn("_copies", F.lit(1)).persist()
+
+    def _tables_read(self) -> set[str]:
+        return {table for view in self.pipeline.views.values() for table in view.as_of}
+
+    def _changes(self, name: str) -> DataFrame:
+        """Every change of a table, with `_known_at` where the speed layer knew it: what it has kept, and what raw has beyond that."""
+        table = self.pipeline.tables[name]
+        path = self.lake.history(self.pipeline.name, name, self.pipeline.table_fingerprint(name))
+        archived = self.archive.filter(F.col("stream") == name)
+        unknown = F.lit(None).cast("timestamp").alias("_known_at")
+        if not exists(self.spark, path):
+            return table_changes(archived, table).select("*", unknown).persist()
+        kept = read(self.spark, path, last_version(self.spark, path))
+        place = ["topic", "partition", "offset"]
+        recent = table_changes(archived.filter(F.col("received_on") >= F.lit(self.earliest)), table)
+        beyond = recent.join(kept.select(*place), place, "left_anti").select("*", unknown)
+        return kept.select(*beyond.columns).unionByName(beyond).persist()
 
     def _spared_days(self, source: str) -> list[date]:
         """Days of arrival that are booked and brought nothing for this day: an old day is read without all that came since."""
@@ -178,11 +196,45 @@ class Night:
         """All cells lined up, and those that differ with their causes."""
         declared = self.pipeline.views[view]
         suspects = [reconcile.suspects(frame, self.pipeline.streams[name]).persist() for name, frame in fated.items()]
+        heard = {name: frame.filter("_fate = 'counted'") for name, frame in fated.items()}
+        if declared.as_of:
+            suspects += [self._changed_since(view, name, frame).persist() for name, frame in heard.items()]
         moved = any(not frame.isEmpty() for frame in suspects)
-        counted = self._compute(view, {name: frame.filter("_fate = 'counted'") for name, frame in fated.items()}) if moved else batch
+        counted = self._compute(view, heard, as_then=True) if moved else batch
         lined = reconcile.line_up(declared, Sides(pin.cells(batch), batch, counted, pin.told_until)).persist()
         beyond = batches_beyond(pin.batches, self.cut)
         return lined, reconcile.with_causes(declared, lined.filter("_state != 'equal'"), suspects, beyond, else_cause)
+
+    def _as_then(self, view: str, stream: str, rows: DataFrame) -> DataFrame:
+        """The stream's rows with the tables' rows as the batch knew them that read the event."""
+        own, place = self.pipeline.streams[stream], ["topic", "partition", "offset"]
+        for name, column in self.pipeline.views[view].as_of.items():
+            if column not in own.columns:
+                continue
+            table = self.pipeline.tables[name]
+            changes = self.changes[name].select(
+                F.col(table.key).alias("_key"),
+                F.col(table.changed_at).alias("_from"),
+                F.col("_known_at"),
+                F.struct(table.changed_at, *CHANGE_ORDER).alias("_order"),
+                table_row(table).alias(name),
+            )
+            known = (
+                (F.col("_key") == F.col(column)) & (F.col("_from") <= F.col(own.occurred_at)) & (F.col("_known_at") <= F.col("_planned_at"))
+            )
+            held = rows.join(changes, known).groupBy(*place).agg(F.max_by(name, "_order").alias(name))
+            rows = rows.join(held, place, "left")
+        return rows
+
+    def _changed_since(self, view: str, stream: str, counted: DataFrame) -> DataFrame:
+        """The counted events that would find another row in a table now than they found then."""
+        own = self.pipeline.streams[stream]
+        tables = [name for name, column in self.pipeline.views[view].as_of.items() if column in own.columns]
+        now = look_up(counted, self.pipeline, view, stream, self.changes).withColumnsRenamed({name: f"_now_{name}" for name in tables})
+        both = self._as_then(view, stream, now)
+        differs = reduce(Column.__or__, (~F.col(name).eqNullSafe(F.col(f"_now_{name}")) for name in tables), F.lit(False))
+        told = [F.lit("table").alias("_cause"), F.col(own.identity).cast("string").alias("_identity"), F.col(own.occurred_at).alias("_at")]
+        return both.filter(differs).select(*own.columns, *told)
 
     def _older_versions(self, view: str, batch: DataFrame) -> list[tuple[VersionComparison, DataFrame]]:
         """What earlier declarations have streamed of the day, and people have seen. It never blocks: the declaration is another one."""
@@ -250,15 +302,18 @@ class Night:
         rows = self.spark.createDataFrame(ledger.as_rows(self.lines, self.day), ledger.LINES).coalesce(1)
         replace_day(rows, self.lake.ledger(self.pipeline.name), self.day)
 
-    def _compute(self, view: str, frames: dict[str, DataFrame]) -> DataFrame:
-        """The day's cells over these events."""
+    def _compute(self, view: str, frames: dict[str, DataFrame], as_then: bool = False) -> DataFrame:
+        """The day's cells over these events, with the tables as they are known now, or as the stream knew them."""
         declared = self.pipeline.views[view]
         near = {}
         for name, frame in frames.items():
             stream = self.pipeline.streams[name]
             occurred_at = F.col(stream.occurred_at)
             within = (occurred_at >= F.lit(self.start - declared.reach)) & (occurred_at < F.lit(self.end + declared.reach))
-            near[name] = frame.filter(within).select(*stream.columns)
+            events = frame.filter(within)
+            joined = self._as_then(view, name, events) if as_then else look_up(events, self.pipeline, view, name, self.changes)
+            tables = [table for table, column in declared.as_of.items() if column in stream.columns]
+            near[name] = joined.select(*stream.columns, *tables)
         # Materialised before the day is cut out: Spark would push that filter below the merging of sessions, and cut them short.
         cells = with_day(compute_view(self.spark, self.pipeline, view, near), declared.time).localCheckpoint()
         return cells.filter(F.col("_day") == F.lit(self.day))
@@ -420,7 +475,7 @@ def _mark_dirty(call: Call, arrivals: Arrivals) -> None:
         settled = Settlement.read(call.lake.settlement(call.pipeline.name, view, call.pipeline.fingerprint(view)))
         if not settled:
             continue
-        for day in dirtied_days(settled, call.pipeline.streams_of(view), declared.reach, arrivals):
+        for day in dirtied_days(settled, call.pipeline.streams_of(view), declared.as_of, declared.reach, arrivals):
             reason = f"events of it arrived on {arrivals.day}, after it was settled"
             DirtyDay(day=str(day), reason=reason, marked_at=utc_now()).write(call.lake.dirty_days(call.pipeline.name) / f"{day}.json")
 

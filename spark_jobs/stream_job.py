@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.progress import ProgressCopy, checkpoint_id, next_offsets, read_log
 from spark_jobs.session import build_session
-from spark_jobs.tables import append_cells, append_once, compact_speed, exists, read, with_day
-from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream
+from spark_jobs.tables import append_cells, append_once, compact_speed, ensure, exists, read, with_day
+from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream, look_up, table_changes
 from spark_jobs.watch import CHECKPOINT_SECONDS, usable, watched_rows
 from weir.event_time import utc_now
 from weir.faults import fault_point
-from weir.layout import ARCHIVE_QUERY, alerts_topic, app_id, archive_fingerprint, rejected_topic, view_query, watch_query
+from weir.layout import ARCHIVE_QUERY, alerts_topic, app_id, archive_fingerprint, rejected_topic, table_query, view_query, watch_query
 from weir.records import Control, Heartbeat, Lease, Loss, Losses, Outcome, QueryPulse, Searches, State
 from weir.refusal import Refusal
 from weir.stack import create_topics, end_offsets, first_offsets, missing_topics
@@ -40,6 +41,10 @@ from weir.supervision import BEAT_SECONDS, LOST_OFFSETS, LeaseLost, check_lease,
 COPY_PROGRESS_SECONDS = 30
 ARCHIVE_TRIGGER_SECONDS = 10
 """An archive of many small files is slow to read; ten seconds keep it at a few thousand a day."""
+TABLE_TRIGGER_SECONDS = 5
+KNOWN_AFTER_SECONDS = 10
+"""A change counts from so long after it was read: by then its commit, which takes a second or two, is done. So every batch of a later
+time sees it, and the night can tell from the times alone what a batch knew."""
 MAX_BATCH_MESSAGES = 200_000
 """A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
 COMPACT_EVERY_BATCHES = 20
@@ -97,6 +102,7 @@ class Driver:
         self.spark = build_session(f"weir {pipeline.name} stream", occupied=sum(partitions))
         self.spark_ui = self.spark.sparkContext.uiWebUrl
         self.beat("starting")
+        self._follow_tables()
         if not options.no_archive:
             self._starts[ARCHIVE_QUERY] = self._start_archive
         for name in options.views.split(",") if options.views else pipeline.views:
@@ -106,6 +112,49 @@ class Driver:
         for start in self._starts.values():
             start()
             self.beat("starting")
+
+    def _follow_tables(self) -> None:
+        """Read the tables up to now before any view starts, so that events find what was there before them; then follow them."""
+        wrote_before = False
+        for name in self.call.pipeline.tables:
+            self._start_table(name, follow=False)
+            while self.queries[table_query(name)].isActive:
+                self.beat("starting")
+                time.sleep(0.2)
+            self._raise_failure(table_query(name))
+            progress: Any = self.queries[table_query(name)].lastProgress
+            wrote_before = wrote_before or bool(progress and progress["numInputRows"])
+            if self.call.options.once:
+                continue
+            self._starts[table_query(name)] = partial(self._start_table, name)
+        if wrote_before:
+            time.sleep(KNOWN_AFTER_SECONDS)
+
+    def _raise_failure(self, query: str) -> None:
+        if error := self.queries[query].exception():
+            raise error
+
+    def _start_table(self, name: str, follow: bool = True) -> None:
+        """Keep every version of a table's rows. From `_known_at` on all batches of all views see it, and none before."""
+        pipeline, lake, query = self.call.pipeline, self.call.lake, table_query(name)
+        table, fingerprint = pipeline.tables[name], pipeline.table_fingerprint(name)
+        path, checkpoint = lake.history(pipeline.name, name, fingerprint), lake.checkpoint(pipeline.name, query, fingerprint)
+        lost = self._book_losses(query, checkpoint, table.topics)
+        changes = table_changes(self._messages(table.topics, self.call.options.max_batch, not lost), table)
+        ensure(self.spark.createDataFrame([], changes.schema).withColumn("_known_at", F.lit(None).cast("timestamp")), path)
+
+        def append(frame: DataFrame, batch: int, told: Told) -> None:
+            known = F.lit(utc_now() + timedelta(seconds=KNOWN_AFTER_SECONDS)).cast("timestamp")
+            identity = app_id(pipeline.name, query, checkpoint_id(checkpoint))
+            append_once(frame.withColumn("_known_at", known), path, [], identity, batch, told)
+
+        self._start_query(query, changes, "append", checkpoint, TABLE_TRIGGER_SECONDS, self._fenced(query, checkpoint, append), not follow)
+
+    def _known_changes(self, name: str) -> DataFrame:
+        """What is known of a table at the time of a batch, by the clock that Spark writes into the batch's log: the night can tell it."""
+        pipeline = self.call.pipeline
+        path = self.call.lake.history(pipeline.name, name, pipeline.table_fingerprint(name))
+        return read(self.spark, path).filter(F.col("_known_at") <= F.current_timestamp())
 
     def _start_archive(self) -> None:
         """One query for all topics. Its checkpoint belongs to this set of topics; a new one goes on where raw ends."""
@@ -147,10 +196,11 @@ class Driver:
 
     def _speed_cells(self, view: str, strict: bool) -> DataFrame:
         pipeline, frames = self.call.pipeline, {}
+        changes = {name: self._known_changes(name) for name in pipeline.views[view].as_of}
         for name in pipeline.streams_of(view):
             stream = pipeline.streams[name]
             messages = self._messages(stream.topics, self.call.options.max_batch, strict)
-            frames[name] = dedupe_stream(accepted_rows(messages, stream), stream)
+            frames[name] = look_up(dedupe_stream(accepted_rows(messages, stream), stream), pipeline, view, name, changes)
         return compute_view(self.spark, pipeline, view, frames)
 
     def _start_watch(self, name: str) -> None:
@@ -202,9 +252,11 @@ class Driver:
         kept = ["topic", "partition", "offset", "timestamp AS received_at", "key", "value", *(["headers"] if headers else [])]
         return reader.load().selectExpr(*kept)
 
-    def _start_query(self, name: str, frame: DataFrame, mode: str, checkpoint: str, every_seconds: float, sink: Sink) -> None:
+    def _start_query(
+        self, name: str, frame: DataFrame, mode: str, checkpoint: str, every_seconds: float, sink: Sink, once: bool = False
+    ) -> None:
         writer = frame.writeStream.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint).foreachBatch(sink)
-        once = self.call.options.once
+        once = once or self.call.options.once
         trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_seconds} seconds")
         self._checkpoints[name] = checkpoint
         self.queries[name] = trigger.start()

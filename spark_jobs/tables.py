@@ -48,6 +48,13 @@ def _none(spark: SparkSession) -> Any:
     return jvm.scala.Option.empty()
 
 
+def ensure(like: DataFrame, path: str) -> None:
+    """Make an empty table of this shape, unless there is one: a query that reads it can be started before its first row is there."""
+    if not exists(like.sparkSession, path):
+        # Written every few seconds and read by every batch of every view: Delta itself merges its files.
+        like.limit(0).write.format("delta").option("delta.autoOptimize.autoCompact", "true").mode("ignore").save(path)
+
+
 def append_cells(frame: DataFrame, path: str, metadata: dict[str, Any]) -> None:
     """Append changed cells to a speed table. Needs no append_once: a batch that is told twice says the same twice, an outdated
     driver's words have a lower generation, and the last word wins. Asking Delta what it has would cost most of a second a batch.

@@ -212,6 +212,43 @@ def by_identity(stream: Stream) -> WindowSpec:
     return Window.partitionBy("_accepted", identity).orderBy("received_at", "topic", "partition", "offset")
 
 
+CHANGE_ORDER = ("received_at", "topic", "partition", "offset")
+"""Behind changed_at: of two changes of one moment the one that arrived later holds."""
+
+
+def table_changes(messages: DataFrame, table: Table) -> DataFrame:
+    """Every accepted change of a table, with its coordinates and `_deleted`: whether its key has no row from then on."""
+    deleted = F.coalesce(F.expr(table.deleted), F.lit(False)) if table.deleted else F.lit(False)
+    accepted = judged_rows(messages, table).filter("_accepted")
+    return accepted.select(*COORDINATES, *table.columns, deleted.cast("boolean").alias("_deleted"))
+
+
+def table_row(table: Table) -> Column:
+    """What an event gets of the version that held when it occurred; null where the key was deleted."""
+    row = F.struct(*table.columns, F.col(table.changed_at).alias("valid_from"), F.col("received_at").alias("recorded_at"))
+    return F.when(~F.col("_deleted"), row)
+
+
+def look_up(rows: DataFrame, pipeline: Pipeline, view: str, stream: str, changes: dict[str, DataFrame]) -> DataFrame:
+    """The stream's rows with one column more for each table of the view: its row as of the time of the event."""
+    own = pipeline.streams[stream]
+    for name, column in pipeline.views[view].as_of.items():
+        if column not in own.columns:
+            continue
+        table = pipeline.tables[name]
+        by_key = Window.partitionBy(table.key).orderBy(table.changed_at, *CHANGE_ORDER)
+        versions = changes[name].select(
+            F.col(table.key).alias("_key"),
+            F.col(table.changed_at).alias("_from"),
+            F.lead(table.changed_at).over(by_key).alias("_until"),
+            table_row(table).alias(name),
+        )
+        at = F.col(own.occurred_at)
+        holds = (F.col(column) == F.col("_key")) & (at >= F.col("_from")) & (F.col("_until").isNull() | (at < F.col("_until")))
+        rows = rows.join(versions, holds, "left").drop("_key", "_from", "_until")
+    return rows
+
+
 def compute_view(spark: SparkSession, pipeline: Pipeline, view: str, streams: dict[str, DataFrame]) -> DataFrame:
     """Run the view's SQL over the given frames, each under its stream's name; or find its pattern in them."""
     if pattern := pipeline.views[view].pattern:

@@ -64,7 +64,7 @@ class Workplace:
         declared["streams"] = {name: stream for name, stream in declared["streams"].items() if name in only}
         declared["views"] = {name: view for name, view in declared["views"].items() if _reads(folder, name, view) <= set(only)}
         declared["serve"] = [name for name in declared["serve"] if _reads(folder, name, {}) <= set(declared["views"])]
-        declared.pop("tables")
+        declared["tables"] = {name: table for name, table in declared["tables"].items() if name in only}
         declared.pop("watch", None)
         produced["sources"] = {name: source for name, source in produced["sources"].items() if name in only}
         (folder / "pipeline.yaml").write_text(yaml.safe_dump(declared, sort_keys=False))
@@ -216,4 +216,4 @@ def _reads(folder: Path, name: str, view: dict[str, Any]) -> set[str]:
     """What a declared view or served query reads."""
     if pattern := view.get("pattern"):
         return {pattern["of"], *(step.get("of", pattern["of"]) for step in pattern["steps"])}
-    return set(relations_in((folder / f"{name}.sql").read_text()))
+    return {*relations_in((folder / f"{name}.sql").read_text()), *view.get("as_of", {})}

@@ -51,6 +51,14 @@ def first_of_each(stream: str, messages: Iterable[Message]) -> list[tuple[Messag
     return list(first.values())
 
 
+def counted_of(source: str, messages: Iterable[Message]) -> list[tuple[Message, Row]]:
+    """What counts of a stream is the first of each identity, of a table every change; in the order of arrival."""
+    if source not in TABLES:
+        return first_of_each(source, messages)
+    found = [(m, row) for m in messages for fate, row in [fate_of(source, m)] if fate == "accepted" and row is not None]
+    return sorted(found, key=lambda pair: (pair[0].received_at, pair[0].partition, pair[0].offset))
+
+
 # What a message is
 
 
@@ -136,7 +144,7 @@ def _order(document: Row, received_at: datetime) -> Row:
     _must(re.fullmatch("[A-Z]{2}", country))
     _must(currency in (None, "EUR", "USD", "GBP"))
     at = _time(row["ordered_at"], received_at)
-    return {"identity": row["order_id"], "at": at, "country": country, "amount": _money(row["amount"])}
+    return {"identity": row["order_id"], "at": at, "country": country, "amount": _money(row["amount"]), "customer_id": row["customer_id"]}
 
 
 def _payment(document: Row, received_at: datetime) -> Row:
@@ -168,7 +176,26 @@ def _click(document: Row, received_at: datetime) -> Row:
     return {"identity": row["click_id"], "at": at, "customer_id": row["customer_id"], "search_id": row["search_id"], "page": page}
 
 
-_STREAMS: dict[str, Callable[[Row, datetime], Row]] = {"orders": _order, "payments": _payment, "searches": _search, "clicks": _click}
+def _customer(document: Row, received_at: datetime) -> Row:
+    types = {"customer_id": "integer", "email": "text", "country": "text", "segment": "text", "updated_at": "text"}
+    row = _fields(document, types)
+    _must(row["customer_id"] is not None)
+    email = None if row["email"] is None else row["email"].strip(" ").lower()
+    segment = None if row["segment"] is None else row["segment"].strip(" ").lower()
+    _must(email is None or re.fullmatch("[^@ ]+@[^@ ]+", email))
+    _must(segment in (None, "new", "regular", "loyal"))
+    at = _time(row["updated_at"], received_at)
+    return {"identity": row["customer_id"], "at": at, "segment": segment}
+
+
+_STREAMS: dict[str, Callable[[Row, datetime], Row]] = {
+    "orders": _order,
+    "payments": _payment,
+    "searches": _search,
+    "clicks": _click,
+    "customers": _customer,
+}
+TABLES = ("customers",)
 
 # What the views say
 
@@ -243,18 +270,33 @@ def abandoned_carts(clicks: Iterable[Row]) -> Cells:
     return cells
 
 
+def revenue_per_segment(orders: Iterable[Row], customers: Iterable[Row]) -> Cells:
+    changes: dict[int, list[Row]] = defaultdict(list)
+    for change in customers:  # in the order of their arrival, which the sort keeps where two are of one moment
+        changes[change["identity"]].append(change)
+    cells: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [0, Decimal(0)])
+    for order in orders:
+        held = [own for own in sorted(changes[order["customer_id"]], key=lambda own: own["at"]) if own["at"] <= order["at"]]
+        segment = held[-1]["segment"] if held else None
+        cell = cells[order["at"].replace(minute=0, second=0, microsecond=0), segment or "unknown"]
+        cell[0] += 1
+        cell[1] += order["amount"]
+    return {grain: tuple(values) for grain, values in cells.items()}
+
+
 VIEWS: dict[str, tuple[tuple[str, ...], Callable[..., Cells]]] = {
     "revenue_per_minute": (("orders",), revenue_per_minute),
     "payments_per_hour": (("payments",), payments_per_hour),
     "visits": (("clicks",), visits),
     "clicked_searches": (("searches", "clicks"), clicked_searches),
     "paid_orders": (("orders", "payments"), paid_orders),
+    "revenue_per_segment": (("orders", "customers"), revenue_per_segment),
     "abandoned_carts": (("clicks",), abandoned_carts),
 }
 """View → the streams it reads and its truth."""
 
 
 def truth(view: str, messages: Callable[[str], Iterable[Message]]) -> Cells:
-    """What the view says of these messages, which are given for each stream."""
+    """What the view says of these messages, which are given for each stream and table."""
     streams, compute = VIEWS[view]
-    return compute(*([row for _, row in first_of_each(stream, messages(stream))] for stream in streams))
+    return compute(*([row for _, row in counted_of(stream, messages(stream))] for stream in streams))

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from weir.loader import Where, read_yaml
-from weir.pipeline import Declared, Name, Pipeline, Stream, nearest
+from weir.pipeline import Declared, Name, Pipeline, Stream, Table, nearest
 from weir.refusal import Refusal
 
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ class Case:
     file: Path
     line: int
     messages: dict[str, list[CaseMessage]]
-    """By stream, in the order of arrival; also of streams of which it gives none."""
+    """By stream and table, in the order of arrival; also of those of which it gives none."""
     expect: dict[str, list[Row]]
     rejected: dict[str, dict[str, list[str]]]
     late: str | None
@@ -90,7 +90,7 @@ def _case(file: Path, where: Where, pipeline: Pipeline, usual: dict[str, Row], n
         return Refusal(f"{file}:{where.get(('cases', name, *path), 1)}: {what}")
 
     for word, known, kind in (
-        ("given", pipeline.streams, "stream"),
+        ("given", pipeline.sources, "stream or table"),
         ("expect", pipeline.views, "view"),
         ("rejected", pipeline.streams, "stream"),
     ):
@@ -100,7 +100,7 @@ def _case(file: Path, where: Where, pipeline: Pipeline, usual: dict[str, Row], n
     if not declared.expect and not declared.rejected:
         raise refuse((), f"case '{name}' expects nothing: add `expect:` with the cells of a view")
     messages, late = {}, None
-    for stream, contract in pipeline.streams.items():
+    for stream, contract in pipeline.sources.items():
         rows = declared.given.get(stream, [])
         for place, row in enumerate(rows):
             for column in row if isinstance(row, dict) else ():
@@ -114,7 +114,7 @@ def _case(file: Path, where: Where, pipeline: Pipeline, usual: dict[str, Row], n
     return Case(name, file, line, messages, declared.expect, declared.rejected, late)
 
 
-def _messages(contract: Stream, usual: Row, rows: list[Row | str]) -> tuple[list[CaseMessage], str | None]:
+def _messages(contract: Stream | Table, usual: Row, rows: list[Row | str]) -> tuple[list[CaseMessage], str | None]:
     """The rows as messages, and the identity of the first that could be late."""
     found: list[CaseMessage] = []
     before = newest = datetime(1970, 1, 2, tzinfo=UTC)
@@ -128,7 +128,7 @@ def _messages(contract: Stream, usual: Row, rows: list[Row | str]) -> tuple[list
         received_at = _time(whole.pop("received_at", None)) or (occurred_at and occurred_at + timedelta(seconds=1)) or before
         before = max(before, received_at)
         if occurred_at:
-            if newest - occurred_at >= contract.lateness:
+            if isinstance(contract, Stream) and newest - occurred_at >= contract.lateness:
                 late = late or str(whole.get(contract.identity))
             newest = max(newest, occurred_at)
         found.append(CaseMessage(offset, before, json.dumps(whole, ensure_ascii=False).encode()))

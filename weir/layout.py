@@ -93,6 +93,10 @@ class Lake:
         folder = Path(self.root) / pipeline / "views" / view
         return sorted(child.name for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
 
+    def history(self, pipeline: str, table: str, fingerprint: str) -> str:
+        """All versions of a table's rows, as the speed layer got to know them."""
+        return f"{self.root}/{pipeline}/tables/{table}/{fingerprint}"
+
     def accepted(self, pipeline: str, source: str) -> str:
         return f"{self.root}/{pipeline}/accepted/{source}"
 
@@ -235,6 +239,10 @@ REFINE, REPLAY = "refine", "replay"
 
 def view_query(view: str) -> str:
     return f"view_{view}"
+
+
+def table_query(table: str) -> str:
+    return f"table_{table}"
 
 
 def watch_query(stream: str) -> str:

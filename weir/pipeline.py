@@ -155,11 +155,17 @@ class Stream(Contract):
         return self
 
 
+VERSION = ("valid_from", "valid_to", "recorded_at")
+"""What Weir knows of a row of a table beside its columns: since when it holds, until when, and when its change arrived."""
+
+
 class Table(Contract):
-    """A changelog: the last change of each key is the table's row."""
+    """A changelog, of which every version is kept: the last change of each key is the table's row."""
 
     key: Name
     changed_at: Name
+    deleted: str | None = None
+    """A condition in Spark SQL on the change: from then on the key has no row."""
 
     @model_validator(mode="after")
     def _names_columns(self) -> "Table":
@@ -167,6 +173,8 @@ class Table(Contract):
         self._must_be_column(self.changed_at, "changed_at")
         if self.columns[self.changed_at].type != "timestamp":
             raise ValueError(f"changed_at names column '{self.changed_at}', which must be of type timestamp")
+        if taken := next((name for name in VERSION if name in self.columns), None):
+            raise ValueError(f"column '{taken}' has a name by which Weir tells of versions: choose another")
         return self
 
     @property
@@ -260,6 +268,9 @@ class View(Declared):
     sql: str = ""
     pattern: Pattern | None = None
     reach: Duration = timedelta(0)
+    as_of: dict[Name, Name] = {}
+    """Table → the column of the view's streams that holds its key: each event gets the table's row as it was when the event occurred, as a
+    column with the table's name."""
     tolerance: float = Field(default=1e-9, ge=0, lt=1)
     """By how much of the larger one two floating point numbers may differ and still be equal: a sum depends on its order.
     Integers, decimals and texts are equal or not."""
@@ -378,8 +389,11 @@ class Pipeline(Declared):
                     raise ValueError(f"stream '{name}' refers to table '{table}', which is not declared{nearest(table, self.tables)}")
         for name, view in self.views.items():
             mentioned = relations_in(view.sql)
-            if tables := [table for table in self.tables if table in mentioned]:
-                raise ValueError(f"view '{name}' reads table '{tables[0]}': views read streams only so far")
+            if read := next((table for table in self.tables if table in mentioned), None):
+                what = f"reads table '{read}': declare `as_of: {{{read}: <the column with its key>}}`, and use `{read}.<column>`"
+                raise refusal_at([(("views", name), what)])
+            for table in view.as_of:
+                self._must_have_key(name, table)
             if view.pattern:
                 self._must_match(name, view.pattern)
             elif not self.streams_of(name):
@@ -392,12 +406,28 @@ class Pipeline(Declared):
                 raise refusal_at([(("watch", name), f"'{name}' is no stream{nearest(name, self.streams)}")])
         return self
 
+    def _must_have_key(self, name: str, table: str) -> None:
+        """What a view looks up is a declared table, by a column of its streams that has the key's type."""
+        column, where = self.views[name].as_of[table], ("views", name, "as_of", table)
+        if table not in self.tables:
+            raise refusal_at([(where, f"'{table}' is no table{nearest(table, self.tables)}")])
+        streams = {own: self.streams[own].columns for own in self.streams_of(name)}
+        known = list(dict.fromkeys(word for columns in streams.values() for word in columns))
+        if column not in known:
+            raise refusal_at([(where, f"none of its streams has a column '{column}'{nearest(column, known)}")])
+        key = self.tables[table].columns[self.tables[table].key].type
+        for own, columns in streams.items():
+            if column in columns and columns[column].type != key:
+                raise refusal_at([(where, f"'{column}' is {columns[column].type} in '{own}', the key of '{table}' is {key}")])
+            if column in columns and table in columns:
+                raise refusal_at([(where, f"stream '{own}' has a column of that name: rename the table")])
+
     def _must_match(self, name: str, pattern: Pattern) -> None:
         """Every stream of a pattern has its key, in one type."""
-        for place, stream in enumerate([pattern.of, *(step.of for step in pattern.steps)]):
-            where = ("views", name, "pattern", *(("steps", place - 1) if place else ()), "of")
-            if stream is None:
-                continue
+        named: dict[tuple[str | int, ...], str] = {("of",): pattern.of}
+        named |= {("steps", place, "of"): step.of for place, step in enumerate(pattern.steps) if step.of}
+        for path, stream in named.items():
+            where = ("views", name, "pattern", *path)
             if stream not in self.streams:
                 raise refusal_at([(where, f"'{stream}' is no stream{nearest(stream, self.streams)}")])
             columns = self.streams[stream].columns
@@ -413,10 +443,11 @@ class Pipeline(Declared):
         if name in through:
             raise refusal_at([(("serve", name), f"reads itself: {' → '.join([*through[through.index(name) :], name])}")])
         own = relations_in(self.serve[name].sql)
-        if foreign := next((word for word in own if word in self.sources), None):
-            raise refusal_at([(("serve", name), f"reads '{foreign}': served queries read views{nearest(foreign, self.views)}")])
-        if not any(word in self.views or word in self.serve for word in own):
-            raise refusal_at([(("serve", name), f"reads no view{nearest(own[0], self.views) if own else ''}")])
+        if foreign := next((word for word in own if word in self.streams), None):
+            raise refusal_at([(("serve", name), f"reads '{foreign}': served queries read views and tables{nearest(foreign, self.views)}")])
+        known = [*self.views, *self.tables, *map(history_of, self.tables), *self.serve]
+        if not any(word in known for word in own):
+            raise refusal_at([(("serve", name), f"reads no view and no table{nearest(own[0], known) if own else ''}")])
         for word in own:
             if word in self.serve:
                 self._must_be_served(word, [*through, name])
@@ -452,13 +483,34 @@ class Pipeline(Declared):
         declared = self.views[view].model_dump(mode="json", exclude={"expectations", "tolerance"}, exclude_none=True) | {
             "sql": normal_sql(self.views[view].sql)
         }
-        no_matter: Any = dict.fromkeys(("partitions", "expectations", "references", "keep_quarantined"), True)
-        no_matter["columns"] = {"__all__": {"private"}}
-        streams = {name: self.streams[name].model_dump(mode="json", exclude=no_matter) for name in self.streams_of(view)}
-        for name, stream in streams.items():
-            stream["expectations"] = [rule.judgement() for rule in self.streams[name].expectations if rule.rejects]
-        text = json.dumps([declared, streams], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        if not self.views[view].as_of:
+            declared.pop("as_of")
+        streams = {name: _judgement(self.streams[name]) for name in self.streams_of(view)}
+        return _digest([declared, streams] + ([self._versions(table) for table in sorted(self.views[view].as_of)]))
+
+    def table_fingerprint(self, table: str) -> str:
+        """Changes when the versions of a table's rows could."""
+        return _digest(self._versions(table))
+
+    def _versions(self, table: str) -> dict[str, Any]:
+        return _judgement(self.tables[table])
+
+
+def history_of(table: str) -> str:
+    """The name under which all versions of a table's rows are served."""
+    return f"{table}__history"
+
+
+def _judgement(contract: Contract) -> dict[str, Any]:
+    """All of a contract on which it depends what an accepted row is."""
+    no_matter: Any = dict.fromkeys(("partitions", "expectations", "references", "keep_quarantined"), True)
+    no_matter["columns"] = {"__all__": {"private"}}
+    declared = contract.model_dump(mode="json", exclude=no_matter)
+    return declared | {"expectations": [rule.judgement() for rule in contract.expectations if rule.rejects]}
+
+
+def _digest(declared: Any) -> str:
+    return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:12]
 
 
 _STRING_OR_COMMENT = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|--[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from weir.event_time import Run
 from weir.layout import Lake
-from weir.pipeline import Pipeline, nearest, relations_in
+from weir.pipeline import Pipeline, history_of, nearest, relations_in
 from weir.records import Cell, Settlement
 from weir.refusal import Refusal
 
@@ -31,6 +31,7 @@ class Answer:
 def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
     """Run one SELECT over views and served queries. Nothing can be written, no file and no network reached."""
     known = {name: (pipeline, view, form) for pipeline in pipelines for view in pipeline.views for name, form in _names(view)}
+    tables = {name: (pipeline, table) for pipeline in pipelines for table in pipeline.tables for name in (table, history_of(table))}
     declared = {name: query.sql for pipeline in pipelines for name, query in pipeline.serve.items()}
     connection = duckdb.connect(config={"python_enable_replacements": False})
     try:
@@ -38,6 +39,8 @@ def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
         for name in _read_by(sql, declared):
             if name in known:
                 _register(connection, lake, name, *known[name])
+            elif name in tables:
+                _register_table(connection, lake, name, *tables[name])
             elif name in declared:
                 connection.execute(f'CREATE VIEW "{name}" AS {declared[name]}')
         connection.execute("SET enable_external_access = false")
@@ -46,7 +49,7 @@ def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
         return Answer([column[0] for column in found.description or []], found.fetchall())
     except duckdb.CatalogException as error:
         missing = next((word for word in relations_in(sql) if word not in known and f"name {word} " in str(error)), None)
-        hint = nearest(missing, [*known, *declared]) if missing else ""
+        hint = nearest(missing, [*known, *tables, *declared]) if missing else ""
         raise Refusal(f"{str(error).splitlines()[0]}{hint}") from None
     except duckdb.Error as error:
         raise Refusal(str(error).splitlines()[0]) from None
@@ -74,6 +77,12 @@ def check_served(pipeline: Pipeline, columns: dict[str, dict[str, str]]) -> dict
             for name, form in _names(view):
                 status = ', "status" VARCHAR' if form == "served" else ""
                 connection.execute(f'CREATE TABLE "{name}" ({", ".join(f""""{c}" {_duck_type(t)}""" for c, t in own.items())}{status})')
+        for table, contract in pipeline.tables.items():
+            shown = {c: own.type for c, own in contract.columns.items() if not own.private}
+            of_version = {"valid_from": "timestamp", "recorded_at": "timestamp"}
+            history = {"valid_to": "timestamp", "deleted": "boolean"}
+            for name, own in ((table, shown | of_version), (history_of(table), shown | of_version | history)):
+                connection.execute(f'CREATE TABLE "{name}" ({", ".join(f""""{c}" {_duck_type(t)}""" for c, t in own.items())})')
         declared = {name: query.sql for name, query in pipeline.serve.items()}
         for name in dict.fromkeys(own for query in declared for own in [*_read_by(declared[query], declared), query] if own in declared):
             try:
@@ -254,6 +263,28 @@ def _register(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipe
                 f"QUALIFY row_number() OVER (PARTITION BY {grain} ORDER BY _generation DESC, _batch DESC) = 1"
             )
     connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL BY NAME ".join(parts)}')
+
+
+def _register_table(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipeline: Pipeline, table: str) -> None:
+    """Make a table readable: the row of each key, or under its history's name every version. Private columns are not shown."""
+    path = lake.history(pipeline.name, table, pipeline.table_fingerprint(table))
+    kept = _table(connection, path, f"_{table}_kept") if f"_{table}_kept" not in _names_in(connection) else f"_{table}_kept"
+    if kept is None:
+        raise Refusal(f"nothing of table '{table}' is known yet: run `weir stream {pipeline.name}` first")
+    declared = pipeline.tables[table]
+    shown = ", ".join(f'"{column}"' for column in declared.columns if column not in declared.private_columns)
+    order = f'"{declared.changed_at}", received_at, topic, partition, "offset"'
+    versions = (
+        f'SELECT {shown}, "{declared.changed_at}" AS valid_from, lead("{declared.changed_at}") OVER (PARTITION BY "{declared.key}" '
+        f'ORDER BY {order}) AS valid_to, received_at AS recorded_at, _deleted AS deleted FROM "{kept}"'
+    )
+    if name == table:
+        versions = f"SELECT * EXCLUDE (valid_to, deleted) FROM ({versions}) WHERE valid_to IS NULL AND NOT deleted"
+    connection.execute(f'CREATE VIEW "{name}" AS {versions}')
+
+
+def _names_in(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT view_name FROM duckdb_views()").fetchall()}
 
 
 def _table(connection: duckdb.DuckDBPyConnection, path: str, name: str) -> str | None:

@@ -64,16 +64,26 @@ def is_settled(settlement: Settlement | None, day: date) -> bool:
     return run is not None and (run.since <= day < run.until or day in run.ahead)
 
 
-def dirtied_days(settlement: Settlement, streams: Iterable[str], reach: timedelta, arrivals: Arrivals) -> set[date]:
-    """The settled days that what arrived could change, and that had not seen it yet when they were recomputed."""
+def dirtied_days(settlement: Settlement, streams: Iterable[str], tables: Iterable[str], reach: timedelta, arrivals: Arrivals) -> set[date]:
+    """The settled days that what arrived could change, and that had not seen it yet when they were recomputed.
+
+    An event changes the days within reach of it; a change of a table every day from its own on.
+    """
     around = -(-reach // ONE_DAY)
     found = set()
+
+    def add(day: date, ends: dict[str, int]) -> None:
+        verdict = settlement.days.get(day)
+        seen = verdict.cut if verdict else {}
+        if is_settled(settlement, day) and any(last >= seen.get(place, 0) for place, last in ends.items()):
+            found.add(day)
+
     for stream in streams:
         for occurred_on, ends in arrivals.streams.get(stream, {}).items():
             for step in range(-around, around + 1):
-                day = occurred_on + step * ONE_DAY
-                verdict = settlement.days.get(day)
-                seen = verdict.cut if verdict else {}
-                if is_settled(settlement, day) and any(last >= seen.get(place, 0) for place, last in ends.items()):
-                    found.add(day)
+                add(occurred_on + step * ONE_DAY, ends)
+    for table in tables:
+        for changed_on, ends in arrivals.streams.get(table, {}).items():
+            for step in range(-around, (arrivals.day - changed_on).days + 1):
+                add(changed_on + step * ONE_DAY, ends)
     return found

@@ -56,7 +56,7 @@ def test_what_may_be_late_is_known(shop: Pipeline, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "right", "said"),
     [
-        ("orders:\n        -", "oders:\n        -", r":6: 'oders' is no stream of shop \(did you mean 'orders'\?\)"),
+        ("orders:\n        -", "oders:\n        -", r":6: 'oders' is no stream or table of shop \(did you mean 'orders'\?\)"),
         ("revenue_per_minute:", "revenue_per_minut:", r":11: 'revenue_per_minut' is no view of shop"),
         ("ordered_at", "orderd_at", r":7: 'orderd_at' is no column of orders \(did you mean 'ordered_at'\?\)"),
         ("    expect:", "    expects:", r":10: cases.one.expects: extra inputs are not permitted"),

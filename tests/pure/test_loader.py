@@ -92,6 +92,41 @@ def test_a_wrong_declaration_says_where_and_what(tmp_path: Path, old: str, new: 
     assert said in refusal(tmp_path, YAML.replace(old, new, 1))
 
 
+TABLE = """\
+tables:
+  places:
+    topic: tiny.places
+    key: country
+    changed_at: at
+    columns: {country: string, name: string, at: timestamp}
+views:
+  per_minute:
+    grain: [minute]
+    as_of: {places: country}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{places: country}", "{place: country}", "views.per_minute.as_of.place: 'place' is no table (did you mean 'places'?)"),
+        ("{places: country}", "{places: county}", "none of its streams has a column 'county' (did you mean 'country'?)"),
+        ("{country: string,", "{country: int,", "'country' is string in 'orders', the key of 'places' is int"),
+        ("name: string", "valid_to: string", "column 'valid_to' has a name by which Weir tells of versions"),
+    ],
+)
+def test_a_wrong_table_says_what(tmp_path: Path, old: str, new: str, said: str) -> None:
+    whole = YAML.split("views:")[0] + TABLE
+    load_pipeline(write(tmp_path, whole))
+    assert said in refusal(tmp_path, whole.replace(old, new, 1))
+
+
+def test_a_view_that_reads_a_table_is_told_how(tmp_path: Path) -> None:
+    whole = YAML.split("views:")[0] + TABLE.replace("as_of: {places: country}", "reach: 1 hour")
+    text = refusal(tmp_path, whole, "SELECT window(ordered_at, '1 minute').start AS minute FROM orders JOIN places USING (country)")
+    assert "reads table 'places': declare `as_of: {places: <the column with its key>}`" in text
+
+
 PATTERN = """\
 views:
   seen_twice:

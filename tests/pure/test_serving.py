@@ -67,12 +67,88 @@ def test_served_queries_read_the_last_words_and_one_another(tmp_path: Path) -> N
         answer_query(lake, [pipeline], "SELECT * FROM best_on")
 
 
+TIMELINE = """\
+pipeline: home
+streams:
+  likes: {topic: home.likes, identity: like_id, occurred_at: liked_at, columns: {like_id: string, liked_at: timestamp}}
+tables:
+  posts:
+    topic: home.posts
+    key: post_id
+    changed_at: at
+    deleted: gone
+    columns: {post_id: string, author: string, text: string, draft: {type: string, private: true}, gone: boolean, at: timestamp}
+  follows:
+    topic: home.follows
+    key: pair
+    changed_at: at
+    deleted: gone
+    columns: {pair: string, follower: string, author: string, gone: boolean, at: timestamp}
+serve:
+  timeline:
+    sql: SELECT follower, post_id, text FROM follows JOIN posts USING (author) ORDER BY follower, post_id
+"""
+
+
+def test_a_timeline_from_posts_and_follows_is_kept_up_to_date(tmp_path: Path) -> None:
+    """Two tables joined: an edited post, a deleted one, an unfollow, changes that arrive out of order and twice."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "pipeline.yaml").write_text(TIMELINE)
+    pipeline, lake = load_pipeline(home), Lake.at(str(tmp_path / "lake"))
+    assert check_served(pipeline, {}) == {}
+
+    def append(table: str, *changes: tuple[int, dict[str, str], bool]) -> None:
+        path = lake.history("home", table, pipeline.table_fingerprint(table))
+        rows = [
+            {
+                **values,
+                "gone": gone,
+                "at": NOON + timedelta(minutes=minute),
+                "topic": f"home.{table}",
+                "partition": 0,
+                "offset": offset,
+                "received_at": NOON + timedelta(hours=1, minutes=offset),
+                "_deleted": gone,
+                "_known_at": NOON + timedelta(hours=2),
+            }
+            for offset, (minute, values, gone) in enumerate(changes)
+        ]
+        stamp = pa.timestamp("us", "UTC")
+        times = dict.fromkeys(("at", "received_at", "_known_at"), stamp)
+        fields = [(name, times.get(name) or pa.array([value]).type) for name, value in rows[0].items()]
+        write_deltalake(path, pa.Table.from_pylist(rows, pa.schema(fields)), mode="append")
+
+    def post(number: int, author: str, text: str) -> dict[str, str]:
+        return {"post_id": f"p-{number}", "author": author, "text": text, "draft": "secret"}
+
+    def follow(follower: str, author: str) -> dict[str, str]:
+        return {"pair": f"{follower}-{author}", "follower": follower, "author": author}
+
+    with pytest.raises(Refusal, match="nothing of table 'follows' is known yet"):
+        answer_query(lake, [pipeline], "FROM timeline")
+    append("posts", (1, post(1, "ann", "hello"), False), (9, post(2, "ann", "edited"), False), (2, post(2, "ann", "first"), False))
+    append("follows", (0, follow("bob", "ann"), False), (0, follow("eve", "ann"), False), (0, follow("bob", "ann"), False))
+    both = [("bob", "p-1", "hello"), ("bob", "p-2", "edited"), ("eve", "p-1", "hello"), ("eve", "p-2", "edited")]
+    assert answer_query(lake, [pipeline], "FROM timeline").rows == both, "an older version that arrives later is not the present one"
+    append("posts", (20, post(1, "ann", "hello"), True))
+    append("follows", (20, follow("eve", "ann"), True))
+    assert answer_query(lake, [pipeline], "FROM timeline").rows == [("bob", "p-2", "edited")]
+    append("follows", (30, follow("eve", "ann"), False))
+    assert answer_query(lake, [pipeline], "FROM timeline").rows == [("bob", "p-2", "edited"), ("eve", "p-2", "edited")]
+    history = answer_query(
+        lake, [pipeline], "SELECT text, valid_to - valid_from FROM posts__history WHERE post_id = 'p-2' ORDER BY valid_from"
+    )
+    assert history.rows == [("first", timedelta(minutes=7)), ("edited", None)]
+    assert "draft" not in answer_query(lake, [pipeline], "FROM posts").columns
+
+
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
         ("SELECT * FROM orders", r"pipeline.yaml:10: .*reads 'orders': served queries read views"),
         ("SELECT 1", r"pipeline.yaml:10: .*reads no view"),
-        ("SELECT * FROM revenu", r"pipeline.yaml:10: .*reads no view \(did you mean 'revenue'\?\)"),
+        ("SELECT * FROM revenu", r"pipeline.yaml:10: .*reads no view and no table \(did you mean 'revenue'\?\)"),
         ("SELECT * FROM best_one", r"pipeline.yaml:10: .*reads itself: best → best_one → best"),
     ],
 )

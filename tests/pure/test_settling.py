@@ -95,8 +95,11 @@ def test_what_a_person_accepted_passes_and_nothing_else() -> None:
 def test_late_arrivals_make_settled_days_dirty_unless_they_were_seen() -> None:
     settled = after(verdict(0, cut={"t/0": 100}), verdict(1, cut={"t/0": 200}))
     arrivals = Arrivals(day=day(3), streams={"s": {day(0): {"t/0": 150}, day(1): {"t/0": 150}, day(3): {"t/0": 900}}})
-    assert dirtied_days(settled, ["s"], timedelta(0), arrivals) == {day(0)}
-    assert dirtied_days(settled, ["other"], timedelta(0), arrivals) == set()
+    assert dirtied_days(settled, ["s"], [], timedelta(0), arrivals) == {day(0)}
+    assert dirtied_days(settled, ["other"], [], timedelta(0), arrivals) == set()
     unseen = Arrivals(day=day(3), streams={"s": {day(0): {"t/1": 0}}})
-    assert dirtied_days(settled, ["s"], timedelta(0), unseen) == {day(0)}, "a partition that is new since then"
-    assert dirtied_days(settled, ["s"], timedelta(hours=4), unseen) == {day(0), day(1)}, "a session may reach into the next day"
+    assert dirtied_days(settled, ["s"], [], timedelta(0), unseen) == {day(0)}, "a partition that is new since then"
+    assert dirtied_days(settled, ["s"], [], timedelta(hours=4), unseen) == {day(0), day(1)}, "a session may reach into the next day"
+    changed = Arrivals(day=day(5), streams={"customers": {day(0): {"c/0": 3}}})
+    assert dirtied_days(settled, ["s"], ["customers"], timedelta(0), changed) == {day(0), day(1)}, "a row holds until it is changed again"
+    assert dirtied_days(settled, ["s"], [], timedelta(0), changed) == set()

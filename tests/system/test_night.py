@@ -239,7 +239,7 @@ def test_the_drill_is_passed_and_what_is_served_is_true(tmp_path: Path) -> None:
 def _with_barter(stream: str, messages: list[oracle.Message]) -> list[oracle.Row]:
     """By the mended rule barter is a way to pay: the oracle knows the rules of before, so it reads 'card' and is told the truth."""
     if stream != "payments":
-        return [row for _, row in oracle.first_of_each(stream, messages)]
+        return [row for _, row in oracle.counted_of(stream, messages)]
     barter = {(m.partition, m.offset) for m in messages if b'"barter"' in (m.value or b"")}
     shown = [
         oracle.Message(m.topic, m.partition, m.offset, m.received_at, (m.value or b"").replace(b'"barter"', b'"card"'))
