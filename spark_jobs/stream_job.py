@@ -105,7 +105,7 @@ class Driver:
         self._follow_tables()
         if not options.no_archive:
             self._starts[ARCHIVE_QUERY] = self._start_archive
-        for name in options.views.split(",") if options.views else pipeline.views:
+        for name in self._views():
             self._starts[view_query(name)] = partial(self._start_view, name)
         for name in watched:
             self._starts[watch_query(name)] = partial(self._start_watch, name)
@@ -116,7 +116,7 @@ class Driver:
     def _follow_tables(self) -> None:
         """Read the tables up to now before any view starts, so that events find what was there before them; then follow them."""
         wrote_before = False
-        for name in self.call.pipeline.tables:
+        for name in self._tables():
             self._start_table(name, follow=False)
             while self.queries[table_query(name)].isActive:
                 self.beat("starting")
@@ -129,6 +129,16 @@ class Driver:
             self._starts[table_query(name)] = partial(self._start_table, name)
         if wrote_before:
             time.sleep(KNOWN_AFTER_SECONDS)
+
+    def _views(self) -> list[str]:
+        chosen = self.call.options.views
+        return chosen.split(",") if chosen else list(self.call.pipeline.views)
+
+    def _tables(self) -> list[str]:
+        """All of them; those that the views need where only some views are started."""
+        pipeline = self.call.pipeline
+        needed = {table for view in self._views() for table in pipeline.views[view].as_of}
+        return [name for name in pipeline.tables if name in needed or not self.call.options.views]
 
     def _raise_failure(self, query: str) -> None:
         if error := self.queries[query].exception():

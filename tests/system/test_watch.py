@@ -50,14 +50,26 @@ class Told:
                 self.delays.append(time.time() - record.timestamp / 1_000)
         return self.messages
 
+    def close(self) -> None:
+        self._consumer.close()
+
     def places(self) -> set[tuple[int, int]]:
         return {(own["place"]["partition"], own["place"]["offset"]) for own in self.listen()}
 
 
-def test_rejected_rows_and_alerts_are_told_and_searches_come_and_go(watched: Workplace) -> None:
+@pytest.fixture
+def listeners(watched: Workplace) -> Iterator[tuple[Told, Told]]:
+    """What is told of alerts and of rejected rows. Closed before the broker is: a consumer would look for it for ever."""
     topics = {alerts_topic("shop"): 1, rejected_topic("shop.orders"): 1}
     stack.create_topics(stack.bootstrap(watched.home), topics)
     alerts, rejected = (Told(watched, topic) for topic in topics)
+    yield alerts, rejected
+    alerts.close()
+    rejected.close()
+
+
+def test_rejected_rows_and_alerts_are_told_and_searches_come_and_go(watched: Workplace, listeners: tuple[Told, Told]) -> None:
+    alerts, rejected = listeners
     watched.start()
     wait_for(lambda: (beat := watched.control.heartbeat()) and beat.state == "running" and len(beat.queries) == 3, 240, "it runs")
     time.sleep(15)  # what comes before the watch has begun is not told
