@@ -28,7 +28,7 @@ def find_pattern(pipeline: Pipeline, pattern: Pattern, streams: dict[str, DataFr
     found = f"_key {key}, {MATCH_TIME} bigint, started_at bigint, events array<string>"
     finder = Finder(pattern)
     if events.isStreaming:
-        matches = events.groupBy("_key").transformWithStateInPandas(finder, found, "append" if pattern.waits else "update", "EventTime")
+        matches = events.groupBy("_key").transformWithStateInPandas(finder, found, "update", "EventTime")
     else:
         matches = events.groupBy("_key").applyInPandas(lambda key, rows: finder.in_batch(key, rows), found)
     return matches.select(
