@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=5_000, help="events a second")
     parser.add_argument("--warm-up", type=int, default=50, help="seconds that do not count")
     parser.add_argument("--seconds", type=int, default=30, help="seconds that count")
+    parser.add_argument("--parts", default=",".join((*ALERT_PARTS, *CELL_PARTS)), help="only these")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--kafka", help=argparse.SUPPRESS)
     parser.add_argument("--topic", help=argparse.SUPPRESS)
@@ -69,7 +70,7 @@ def compare(options: argparse.Namespace) -> None:
         stack.fetch_jars()
         stack.start_kafka(home)
         for number in range(options.rounds):
-            for part in (*ALERT_PARTS, *CELL_PARTS) if number % 2 == 0 else (*reversed(ALERT_PARTS), *reversed(CELL_PARTS)):
+            for part in options.parts.split(",") if number % 2 == 0 else reversed(options.parts.split(",")):
                 delays = measure(part, f"bench.{part}.{number}", options, stack.bootstrap(home), room)
                 found[part].append(delays)
                 say(f"round {number + 1}, {part}: p50 {percentile(delays, 50):,.0f} ms, p99 {percentile(delays, 99):,.0f} ms")
@@ -83,10 +84,14 @@ def report(options: argparse.Namespace, found: dict[str, list[list[float]]]) -> 
     def median(part: str, percent: int) -> float:
         return statistics.median(percentile(delays, percent) for delays in found[part])
 
+    found = {part: runs for part, runs in found.items() if runs}
+    ratios = {
+        "alert_to_bare": ("weir_alert", "bare_alert"),
+        "alert_to_microbatch": ("weir_alert", "bare_alert_in_batches"),
+        "cell_to_bare": ("weir_cell", "bare_cell"),
+    }
     result: dict[str, Any] = {
-        "alert_to_bare": round(median("weir_alert", 50) / median("bare_alert", 50), 3),
-        "alert_to_microbatch": round(median("weir_alert", 50) / median("bare_alert_in_batches", 50), 3),
-        "cell_to_bare": round(median("weir_cell", 50) / median("bare_cell", 50), 3),
+        **{name: round(median(a, 50) / median(b, 50), 3) for name, (a, b) in ratios.items() if a in found and b in found},
         **{f"{part}_p{percent}_ms": round(median(part, percent), 1) for part in found for percent in (50, 99)},
         "measured": {part: sum(map(len, runs)) for part, runs in found.items()},
         "events_per_second": options.rate,

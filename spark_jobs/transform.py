@@ -156,11 +156,31 @@ def _parsed_time(text: Column, sql_type: str) -> Column:
 
 def judge(cleaned: DataFrame, contract: Stream | Table) -> DataFrame:
     """Add `_verdict` (the rules a row breaks) and `_accepted`. An undecodable message has no verdict and is not accepted."""
-    rules = _built_in_rules(contract) + [broken_by(expectation) for expectation in contract.expectations if expectation.rejects]
-    decodable = F.col("_undecodable").isNull()
-    broken = F.when(decodable, verdict(rules)).alias("_verdict")
-    accepted = (decodable & is_accepted(rules)).alias("_accepted")
-    return cleaned.select(*COORDINATES, "_payload", *contract.columns, "_undecodable", broken, accepted)
+    rules = _rules(contract)
+    return cleaned.select(*_kept(contract), _verdict(rules), _accepted(rules))
+
+
+def judge_some(cleaned: DataFrame, contract: Stream | Table, wanted: Column) -> DataFrame:
+    """The same for the rows that are wanted only; the condition may ask for `_accepted`. A verdict costs more than all the rest."""
+    rules = _rules(contract)
+    some = cleaned.withColumn("_accepted", _accepted(rules)).filter(wanted)
+    return some.select(*_kept(contract), _verdict(rules), "_accepted")
+
+
+def _kept(contract: Contract) -> list[str]:
+    return [*COORDINATES, "_payload", *contract.columns, "_undecodable"]
+
+
+def _verdict(rules: list[Rule]) -> Column:
+    return F.when(F.col("_undecodable").isNull(), verdict(rules)).alias("_verdict")
+
+
+def _accepted(rules: list[Rule]) -> Column:
+    return (F.col("_undecodable").isNull() & is_accepted(rules)).alias("_accepted")
+
+
+def _rules(contract: Stream | Table) -> list[Rule]:
+    return _built_in_rules(contract) + [broken_by(expectation) for expectation in contract.expectations if expectation.rejects]
 
 
 def _built_in_rules(contract: Stream | Table) -> list[Rule]:

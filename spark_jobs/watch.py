@@ -4,11 +4,13 @@ One stateless query per watched stream: decode → clean → judge, as everywher
 for each row that meets conditions: those of the declaration, and the searches that people have saved. It tells at least once.
 """
 
+from functools import reduce
+
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.transform import judged_rows
+from spark_jobs.transform import clean, decode, judge_some, judged_rows
 from weir.layout import alerts_topic, rejected_topic
 from weir.pipeline import Pipeline
 
@@ -16,15 +18,15 @@ CHECKPOINT_SECONDS = 10
 """How often the query notes how far it has read; what came since is told again after a crash."""
 
 
-def watched_rows(messages: DataFrame, pipeline: Pipeline, stream: str, conditions: dict[str, str]) -> DataFrame:
+def watched_rows(messages: DataFrame, pipeline: Pipeline, stream: str, searched: dict[str, str]) -> DataFrame:
     """What is told of these messages: `topic`, `key` and `value`, as Kafka's sink takes them."""
     contract = pipeline.streams[stream]
-    judged = judged_rows(messages, contract)
-    met = F.array_compact(F.array(*(F.when(F.expr(when), F.lit(name)) for name, when in conditions.items()))) if conditions else F.array()
-    met = F.when(F.col("_accepted"), met).otherwise(F.array().cast("array<string>"))
-    told = judged.withColumn("_met", met.cast("array<string>"))
-    alerts = F.size("_met") > 0
+    conditions = {name: F.coalesce(F.expr(when).cast("boolean"), F.lit(False)) for name, when in searched.items()}
+    alerts = F.col("_accepted") & reduce(Column.__or__, conditions.values(), F.lit(False))
     wanted = alerts | ~F.col("_accepted") if pipeline.watch[stream].rejected else alerts
+    told = judge_some(clean(decode(messages, contract), contract), contract, wanted)
+    met = F.array(*(F.when(condition, F.lit(name)) for name, condition in conditions.items())) if conditions else F.array()
+    told = told.withColumn("_met", F.array_compact(met.cast("array<string>")))
     shown = [column for column in contract.columns if column not in contract.private_columns]
     reasons = F.when(F.col("_undecodable").isNotNull(), F.array(F.concat(F.lit("undecodable:"), "_undecodable"))).otherwise(
         F.col("_verdict")
@@ -40,7 +42,7 @@ def watched_rows(messages: DataFrame, pipeline: Pipeline, stream: str, condition
         "received_at",
         place.alias("place"),
     )
-    return told.filter(wanted).select(
+    return told.select(
         F.when(F.col("_accepted"), alerts_topic(pipeline.name)).otherwise(F.concat("topic", F.lit(rejected_topic("")))).alias("topic"),
         F.col(contract.identity).cast("string").alias("key"),
         F.when(F.col("_accepted"), F.to_json(alert)).otherwise(F.to_json(rejected)).alias("value"),
