@@ -300,6 +300,7 @@ def bare_orders(spark: "SparkSession", options: argparse.Namespace, start: str) 
 def run_bare_alert(options: argparse.Namespace, real_time: bool) -> None:
     """from_json, a condition, to_json, to Kafka."""
     from spark_jobs.session import build_session
+    from spark_jobs.watch import CHECKPOINT_SECONDS
 
     spark = build_session("bare", occupied=PARTITIONS if real_time else 0)
     orders = bare_orders(spark, options, "latest").filter(ALERT)
@@ -307,7 +308,7 @@ def run_bare_alert(options: argparse.Namespace, real_time: bool) -> None:
     writer = told.writeStream.format("kafka").outputMode("update").option("kafka.bootstrap.servers", options.kafka)
     writer = writer.option("kafka.linger.ms", 0).option("topic", alerts_of(options.topic))
     writer = writer.option("checkpointLocation", str(options.folder / "checkpoint"))
-    query = (writer.trigger(realTime="10 seconds") if real_time else writer).start()  # type: ignore[call-overload]
+    query = (writer.trigger(realTime=f"{CHECKPOINT_SECONDS} seconds") if real_time else writer).start()  # type: ignore[call-overload]
     (options.folder / "ready").touch()
     query.awaitTermination()
 

@@ -14,7 +14,7 @@ from spark_jobs.transform import clean, decode, judge_some, judged_rows
 from weir.layout import alerts_topic, rejected_topic
 from weir.pipeline import Pipeline
 
-CHECKPOINT_SECONDS = 10
+CHECKPOINT_SECONDS = 30
 """How often the query notes how far it has read; what came since is told again after a crash."""
 
 
