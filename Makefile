@@ -9,7 +9,7 @@ help:
 	@echo "make soak   the slow tests beside them"
 	@echo "make drill  inject every fault into a day, and see each named and repaired"
 	@echo "make up     start Kafka and Airflow on this machine and leave them running (make down stops them)"
-	@echo "make bench  measure the throughput against bare Spark, what quality costs, and what the night costs"
+	@echo "make bench  measure throughput and latency against bare Spark, what quality costs, what the night costs, what all views hold"
 
 $(READY): prepare.py requirements.lock pyproject.toml ivy.xml
 	@python3 prepare.py
@@ -42,6 +42,8 @@ bench: $(READY)
 	@.venv/bin/python benchmarks/throughput.py
 	@.venv/bin/python benchmarks/quality.py
 	@.venv/bin/python benchmarks/nightly.py
+	@.venv/bin/python benchmarks/latency.py
+	@.venv/bin/python benchmarks/views.py
 
 clean:
 	rm -rf .weir

@@ -93,7 +93,10 @@ def as_cells(rows: list[Any]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     return {tuple(map(utc, row[:3])): tuple(map(utc, row[3:])) for row in rows}
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize(
+    "name",
+    ["card_testing", "not_locked_after", *(pytest.param(own, marks=pytest.mark.soak) for own in ("many_small", "not_locked_between"))],
+)
 def test_stream_and_batch_find_what_is_there(spark: SparkSession, tmp_path: Path, name: str) -> None:
     chance = Random(name)
     pipeline, events = declare(name), some_events(chance)
