@@ -115,19 +115,18 @@ class Driver:
 
     def _follow_tables(self) -> None:
         """Read the tables up to now before any view starts, so that events find what was there before them; then follow them."""
-        wrote_before = False
+        has_news = False
         for name in self._tables():
             self._start_table(name, follow=False)
             while self.queries[table_query(name)].isActive:
                 self.beat("starting")
                 time.sleep(0.2)
             self._raise_failure(table_query(name))
-            progress: Any = self.queries[table_query(name)].lastProgress
-            wrote_before = wrote_before or bool(progress and progress["numInputRows"])
-            if self.call.options.once:
-                continue
-            self._starts[table_query(name)] = partial(self._start_table, name)
-        if wrote_before:
+            progress: Any = self.queries[table_query(name)].recentProgress
+            has_news = has_news or any(own["numInputRows"] for own in progress)
+            if not self.call.options.once:
+                self._starts[table_query(name)] = partial(self._start_table, name)
+        if has_news:
             time.sleep(KNOWN_AFTER_SECONDS)
 
     def _views(self) -> list[str]:
