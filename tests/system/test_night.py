@@ -167,7 +167,7 @@ def test_a_night_while_events_arrive_judges_what_was_there(workplace: Callable[.
     job = place.start("--max-batch", "300")
     wait_for(lambda: any(Path(place.home.lake.raw("shop"), "_delta_log").glob("*.json")), 240, "something is archived")
     wait_for(lambda: place.raw("orders") == archive_of(sent, "orders"), 240, "the first events are archived")
-    arriving = Thread(target=place.produce, args=(2_000, WITH_ALL, 2, 20.0))
+    arriving = Thread(target=place.produce, args=(2_000, WITH_ALL, 2, 8.0))
     arriving.start()
     nights = []
     while arriving.is_alive():
