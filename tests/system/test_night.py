@@ -194,9 +194,9 @@ def test_nothing_is_unexplained_however_the_day_is_cut(workplace: Callable[..., 
     """Random batches and restarts; every fault; windows, sessions and joins, half of the shop for each seed."""
     place, chance = workplace(*(("orders", "payments") if seed % 2 else ("searches", "clicks"))), random.Random(seed)
     sent: list[Sent] = []
-    for part in range(3):
-        sent += place.produce(chance.randint(400, 1_500), WITH_ALL, seed=100 * seed + part + 1)
-        place.stream_once("--max-batch", str(chance.choice([60, 150, 400, 2_000])))
+    for part in range(2):
+        sent += place.produce(chance.randint(200, 600), WITH_ALL, seed=100 * seed + part + 1)
+        place.stream_once("--max-batch", str(chance.choice([40, 100, 300, 1_000])))
     report = place.nightly()
     assert len(report.views) == 3
     for view in report.views:
