@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.check_job import WrongView, check_source, check_view
+from spark_jobs.check_job import WrongView, check_source, check_steps, check_view
 from weir.loader import load_pipeline
 from weir.pipeline import Pipeline
 from weir.serving import check_served
@@ -97,3 +97,17 @@ def test_a_view_that_spark_would_refuse_is_refused(spark: SparkSession, tmp_path
         check_view(spark, tiny(tmp_path, sql=sql), "per_minute")
     line = str(found.value)
     assert line.startswith(":") and said in line and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ({"when": "cuontry = 'DE'"}, "views.found.pattern: step 1: `cuontry = 'DE'`: "),
+        ({"when": "1 / (length(order_id) - 3) > 0"}, "views.found.pattern: step 1: `1 / (length(order_id) - 3) > 0` would kill the query"),
+    ],
+)
+def test_a_step_that_would_be_refused_is_named(spark: SparkSession, shop: Pipeline, step: dict[str, str], said: str) -> None:
+    pattern = {"of": "orders", "by": "customer_id", "within": "5 minutes", "steps": [step]}
+    declared = shop.model_dump(mode="json", by_alias=True) | {"views": {"found": {"pattern": pattern}}, "serve": {}}
+    (line,) = check_steps(spark, Pipeline.model_validate(declared), "found")
+    assert line.startswith(said), line

@@ -72,6 +72,7 @@ def test_the_stream_equals_the_batch_equals_the_oracle(workplace: Callable[..., 
     assert refused.returncode == 2 and "did you mean 'revenue_per_minute'" in refused.stderr
 
 
+@pytest.mark.soak
 def test_late_events_are_exactly_those_that_the_rule_names(workplace: Callable[..., Workplace]) -> None:
     """Late is what occurred at or before the watermark of the batch before the one that read it. Per event, from the offset log."""
     place = workplace("orders")

@@ -68,6 +68,7 @@ def listeners(watched: Workplace) -> Iterator[tuple[Told, Told]]:
     rejected.close()
 
 
+@pytest.mark.soak
 def test_rejected_rows_and_alerts_are_told_and_searches_come_and_go(watched: Workplace, listeners: tuple[Told, Told]) -> None:
     alerts, rejected = listeners
     watched.start()
