@@ -31,7 +31,7 @@ from weir.layout import Home, view_query
 from weir.loader import load_named
 from weir.pipeline import Pipeline
 from weir.produce import Event, encode, plan_events, send_events
-from weir.records import Control, LedgerLine, NightlyReport, QueryPulse, Settlement, ViewComparison
+from weir.records import Control, Heartbeat, LedgerLine, NightlyReport, Settlement, ViewComparison
 from weir.serving import answer_query, tamper_with_cell
 from weir.stack import Say
 
@@ -196,7 +196,7 @@ class Drill:
         self.say("the stream reads them, and is killed in the middle")
         job = self._start()
         view = view_query(TAMPERED)
-        self._wait(lambda beat: (beat[view].batch or 0) >= 1, "two batches")
+        self._wait(lambda beat: (beat.queries[view].batch or 0) >= 1, "two batches")
         os.killpg(job.process.pid, signal.SIGKILL)
         job.process.wait()
         self.kills += 1
@@ -216,15 +216,15 @@ class Drill:
     def _wait_until_read(self) -> None:
         ends = stack.end_offsets(self.kafka, self.topics)
         self.say("waiting until archive and views have read everything")
-        self._wait(lambda beat: all(pulse.has_read(ends) for pulse in beat.values()), "reading it all")
+        self._wait(lambda beat: beat.has_read(ends), "reading it all")
 
-    def _wait(self, is_so: Callable[[dict[str, QueryPulse]], bool], what: str) -> None:
+    def _wait(self, is_so: Callable[[Heartbeat], bool], what: str) -> None:
         control, deadline = Control(self.home.lake.control(PIPELINE)), time.monotonic() + READ_SECONDS
         while time.monotonic() < deadline:
             beat = control.heartbeat()
             if beat and beat.error:
                 raise JobFailed(f"the stream failed: {beat.error}")
-            if beat and beat.state == "running" and beat.queries and is_so(beat.queries):
+            if beat and beat.state == "running" and beat.queries and is_so(beat):
                 return
             time.sleep(0.5)
         raise JobFailed(f"{what} took more than {READ_SECONDS} s; the logs are in {self.home.log('x').parent}")

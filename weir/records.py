@@ -12,6 +12,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from weir.event_time import Run, utc_now
+from weir.layout import watch_query
 
 Severity = Literal["critical", "warning", "info"]
 Decision = Literal["PASS", "WARN", "BLOCK"]
@@ -146,6 +147,11 @@ class Heartbeat(Record):
     def is_of_a_runner(self) -> bool:
         """Whether its driver runs, as far as anybody here can know."""
         return self.state in ("starting", "running") and not self.holder.is_known_dead()
+
+    def has_read(self, ends: dict[str, int]) -> bool:
+        """Whether all that keeps something (archive, tables, views) has read up to these ends; a watch keeps nothing."""
+        kept = [own for name, own in self.queries.items() if not name.startswith(watch_query(""))]
+        return bool(kept) and all(own.has_read(ends) for own in kept)
 
 
 class StopRequest(Record):
