@@ -26,7 +26,7 @@ class Steps:
     """Slots that events fill, one after the other.
 
     A step that takes two to three events is two slots that must be filled and one that may be passed over; one that takes any number
-    has a last slot that may be filled again.
+    has a last one, which may be passed over, or filled again and again.
     """
 
     slots: tuple[int, ...]
@@ -59,11 +59,11 @@ def build_steps(counts: Sequence[tuple[int, int | None] | None]) -> Steps:
             bits |= 1 << step
             continue
         least, most = count
-        for number in range(least if most is None else most):
+        for number in range(least + 1 if most is None else most):
             slots.append(step)
             optional.append(number >= least)
-            loops.append(most is None and number == least - 1)
-            forbidden.append(bits if number == 0 else 0)
+            loops.append(most is None and number == least)
+            forbidden.append(bits if number == 0 else 0)  # only on the way into the step
         bits = 0
     after = []
     for slot in range(len(slots)):

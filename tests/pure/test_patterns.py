@@ -49,6 +49,7 @@ ONE = (1, 1)
         ([ONE, None, ONE], "ac", ["a0-c1"]),
         ([ONE, None, ONE], "abc", []),
         ([ONE, None, ONE], "abac", ["a2-c3"]),  # a later beginning behind what is forbidden
+        ([ONE, None, (1, None)], "acbc", ["a0-c1", "a0-c1-c3"]),  # forbidden only on the way into the step
         ([ONE, None], "a", ["a0"]),
         ([ONE, None], "ab", []),
         ([ONE, None], "a.........b", []),  # at the very end of the time
@@ -133,7 +134,7 @@ def _fits(counts: Counts, events: Sequence[Happened], places: Sequence[int], spl
     return True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1_500, deadline=None)
 @given(COUNTS, EVENTS)
 def test_it_finds_what_trying_every_way_finds(counts: Counts, events: list[Happened]) -> None:
     matches = list(find_matches(build_steps(counts), WITHIN, events))

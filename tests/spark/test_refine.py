@@ -260,7 +260,7 @@ def test_a_replay_shows_what_would_change_and_then_changes_it_once(lakeside: Lak
     preview = lakeside.replay()
     assert (preview.applied, preview.rows, preview.released, preview.duplicates) == (False, 4, 1, 1)
     assert preview.remaining == {"amount:be_between": 1, "undecodable:not_json": 1}
-    assert preview.days == {"2026-03-01": 1} and preview.views == ["revenue_per_minute", "paid_orders"]
+    assert preview.days == {"2026-03-01": 1} and preview.views == ["revenue_per_minute", "paid_orders", "revenue_per_segment"]
     assert (lakeside.accepted(), lakeside.quarantined()) == before
 
     with pytest.raises(RuntimeError, match="fault injected"):

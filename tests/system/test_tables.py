@@ -36,6 +36,7 @@ def customers_of(sent: list[Sent]) -> list[int]:
     return sorted(set(customers), key=lambda own: (-customers.count(own), own))
 
 
+@pytest.mark.soak
 def test_what_a_table_said_then_and_says_now_is_told_apart(workplace: Callable[..., Workplace]) -> None:
     place = workplace("orders", "customers")
     morning = datetime(2026, 3, 1, 0, 0, 1, tzinfo=UTC)
