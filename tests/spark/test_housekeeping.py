@@ -129,6 +129,7 @@ def on(day: datetime) -> str:
     return str(day.date())
 
 
+@pytest.mark.soak
 def test_crowded_closed_days_become_one_file_and_every_row_stays(household: Household) -> None:
     for amount in ("10.00", "-5"):
         household.orders(NOON, 3, amount=amount)

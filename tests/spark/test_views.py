@@ -57,7 +57,9 @@ def test_batch_equals_the_oracle(spark: SparkSession, shop: Pipeline, messages: 
     assert as_cells(as_batch(spark, shop, view, messages).collect(), shop.views[view].grain) == expected
 
 
-@pytest.mark.parametrize("view", ["revenue_per_minute", "visits", "clicked_searches", "paid_orders"])
+@pytest.mark.parametrize(
+    "view", ["visits", "paid_orders", *(pytest.param(own, marks=pytest.mark.soak) for own in ("revenue_per_minute", "clicked_searches"))]
+)
 @settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(chance=st.integers(0, 10**6), crash=st.integers(-1, 2))
 def test_random_cuts_and_a_crash_change_nothing(
