@@ -1,7 +1,7 @@
 """The quality report site of a pipeline: static pages that need no script, no outside host and no server.
 
 What stands on them comes out of messages, so all of it is hostile: every value is cut, has its invisible signs spelled out and is
-escaped in one place (`_page_environment`), and the pages forbid themselves to load or run anything. The site is bounded: a month of
+escaped in one place (weir.look), and the pages forbid themselves to load or run anything. The site is bounded: a month of
 days per stream, and so many rules, samples and expectations a day.
 """
 
@@ -10,41 +10,35 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import cache
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from weir.event_time import utc_now
+from weir.look import MOST_ROWS, cut, page_environment, share, short, style, visible
+from weir.look.charts import Frame, Tick, axis_end, round_up
 from weir.pipeline import Pipeline
 from weir.records import DayQuality, ExpectationResult, GateReport, write_whole
+from weir.summaries import DAYS_KEPT
 
 if TYPE_CHECKING:
     from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult, ExpectationValidationResult
 
-DAYS_KEPT = 31
 TREND_DAYS = 30
 KINDS = ("accepted", "duplicates", "rejected", "undecodable")
 """What can become of a row, in the order in which pictures show it. Also the names of their colours in base.html."""
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_MAX_CHARACTERS = 4_000
-"""Of any one value, where the page does not cut it shorter."""
-_MAX_ROWS = 100
-"""Of any one table on a page."""
 _MAX_REMOVED = 1_000
 """Pages removed in one go; the rest goes with the next."""
 _PAGE_NAME = re.compile(r"\.?(\d{4}-\d\d-\d\d)(-gx)?\.html(\..{1,20})?")
 """Pages of a day, and what a crash left of them."""
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
-"""Control signs, marks that turn the direction of text, signs without width, and what no file can hold."""
 
 Quality = Mapping[str, Mapping[str, DayQuality]]
 """Stream → day → its quality."""
@@ -112,7 +106,7 @@ def _index_page(pipeline: Pipeline, quality: Quality, blocked: Mapping[str, Gate
     day = max((day for days in quality.values() for day in days), default=None)
     frame = Frame(170, 34, left=0, right=170, top=2, bottom=32)
     # One scale for all streams, so that their lines can be compared.
-    spark_share = _round_up(max([0.05, *(_share_set_aside(of_day) or 0 for days in quality.values() for of_day in days.values())]))
+    spark_share = round_up(max([0.05, *(_share_set_aside(of_day) or 0 for days in quality.values() for of_day in days.values())]))
     streams = [
         {
             "name": name,
@@ -200,24 +194,6 @@ def _parts_of_the_whole(quality: DayQuality) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The size of a picture and where in it the bars stand."""
-
-    width: int
-    height: int
-    left: int
-    right: int
-    top: int
-    bottom: int
-
-
-@dataclass(frozen=True)
-class Tick:
-    at: float
-    label: str
-
-
-@dataclass(frozen=True)
 class Part:
     kind: str
     y: float
@@ -261,8 +237,8 @@ def bar_picture(
     """The days of a month as a picture; a day on which nothing arrived leaves a gap, and breaks the line."""
     shown = {day: days[day] for day in month if day in days}
     shares = {day: share for day, of_day in shown.items() if (share := _share_set_aside(of_day)) is not None}
-    most = _axis_end(max((sum(_fates(of_day).values()) for of_day in shown.values()), default=0))
-    highest = _round_up(max([least_share, *shares.values()]))
+    most = axis_end(max((sum(_fates(of_day).values()) for of_day in shown.values()), default=0))
+    highest = round_up(max([least_share, *shares.values()]))
     step, height = (frame.right - frame.left) / len(month), frame.bottom - frame.top
     gap = min(3.0, step / 4)
     bars = []
@@ -282,7 +258,7 @@ def bar_picture(
         **vars(frame),
         bars=bars,
         lines=[line for line in lines if line],
-        rows_axis=[Tick(frame.bottom - height * part / 4, _short(most * part / 4)) for part in range(5)],
+        rows_axis=[Tick(frame.bottom - height * part / 4, short(most * part / 4)) for part in range(5)],
         share_axis=[Tick(frame.bottom - height * part / 4, f"{100 * highest * part / 4:.3g} %") for part in range(5)],
         day_axis=[
             Tick(frame.left + (place + 0.5) * step, f"{date.fromisoformat(day):%-d %b}")
@@ -293,7 +269,7 @@ def bar_picture(
 
 
 def _share_set_aside(quality: DayQuality) -> float | None:
-    return _share(quality.rejected + quality.undecodable, quality.rows)
+    return share(quality.rejected + quality.undecodable, quality.rows)
 
 
 def _stacked(quality: DayQuality, most: float, frame: Frame) -> list[Part]:
@@ -311,90 +287,16 @@ def _month_until(day: str) -> list[str]:
     return [(last - timedelta(days=back)).isoformat() for back in range(TREND_DAYS - 1, -1, -1)]
 
 
-def _axis_end(most: int) -> float:
-    """Where an axis of rows with four steps ends, so that each step is a whole number that reads well."""
-    return 4 * math.ceil(max(1, most) / 4) if most < 40 else _round_up(most)
-
-
-def _round_up(value: float) -> float:
-    size = 10.0 ** math.floor(math.log10(value))
-    return next(step * size for step in (1, 1.2, 1.6, 2, 2.4, 2.8, 3.2, 3.6, 4, 4.8, 6, 8, 10) if step * size >= value * (1 - 1e-9))
-
-
-def _short(value: float) -> str:
-    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{sign}"
-    return f"{value:.3g}"
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole > 0 else None
-
-
-# Text
-
-
 @cache
-def _page_environment() -> Environment:
-    """Where every value of every page passes `_visible` and is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        finalize=_visible,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=_number, cut=_cut, moment=_moment, share_down=_share_down, share_up=_share_up, meter=_meter)
+def _environment() -> Environment:
+    environment = page_environment(_TEMPLATES)
     environment.filters.update(alarm=_alarm, spelled=_spelled)
-    environment.globals.update(kinds=KINDS, most=_MAX_ROWS)
+    environment.globals.update(kinds=KINDS, style=Markup(style()))  # noqa: S704 (a file of ours)
     return environment
 
 
 def render(template: str, **values: Any) -> str:
-    return _page_environment().get_template(template).render(**values)
-
-
-def _visible(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 2)
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return _INVISIBLE.sub(lambda sign: f"\\u{ord(sign.group()):04x}", _cut(value, _MAX_CHARACTERS))
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else f"{text[:characters]}… ({len(text):,} characters)"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
-
-
-def _moment(at: datetime) -> str:
-    try:
-        return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError):
-        return str(at)
-
-
-def _share_down(part: int, whole: int) -> str:
-    """Rounded down: nothing is 100 % that is not all."""
-    share = _share(part, whole)
-    return "–" if share is None else f"{math.floor(share * 1000 + 1e-9) / 10:.1f} %"
-
-
-def _share_up(part: int, whole: int) -> str:
-    """Something that is not nothing never shows as 0."""
-    share = _share(part, whole)
-    return "–" if share is None else "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
-
-
-def _meter(part: int, whole: int) -> float:
-    """The width of a bar in percent: at least a sliver of what is not nothing."""
-    share = _share(part, whole)
-    return min(100.0, max(1.0, 100 * share)) if share else 0.0
+    return _environment().get_template(template).render(**values)
 
 
 # Great Expectations' own page
@@ -495,8 +397,8 @@ def _veil(value: Any, depth: int = 0) -> Any:
             if name != "unexpected_rows"
         }
     if isinstance(value, list | tuple | set | frozenset) and depth < _MAX_DEPTH:
-        return [_veil(held, depth + 1) for held in list(value)[:_MAX_ROWS]]
-    text = _visible(_cut(str(value), _VALUE_CHARACTERS))
+        return [_veil(held, depth + 1) for held in list(value)[:MOST_ROWS]]
+    text = visible(cut(str(value), _VALUE_CHARACTERS))
     return _UNREADABLE.sub("\ufffd", text).translate(_VEIL)
 
 

@@ -20,7 +20,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from quality.nights import last_reports, write_night
+from quality.nights import write_nights
 from spark_jobs import ledger, reconcile
 from spark_jobs.entry import Call, run_job
 from spark_jobs.fates import lateness_choices, with_fates
@@ -54,6 +54,7 @@ from weir.records import (
 )
 from weir.refusal import Refusal
 from weir.settling import dirtied_days, is_settled, judge_day, settle
+from weir.summaries import NightSummary
 from weir.supervision import hold_lease
 
 RAW = "raw"
@@ -494,9 +495,10 @@ def nightly(call: Call) -> Outcome:
         reports = [report, *(prove_day(spark, call, other, check_lease) for other in others)]
         report = report.model_copy(update={"also": [str(other) for other in others]})
         report.write(call.lake.nightly_report(name, str(day)))
-        last = last_reports(call.lake.nightly_reports(name))
-        for own in [*reports[1:], report]:
-            write_night(call.lake.nights_site(name), call.pipeline, own, last)
+        told = [*reports[1:], report]
+        summary = (NightSummary.read(call.lake.nights_summary(name)) or NightSummary()).with_reports(told)
+        summary.write(call.lake.nights_summary(name))
+        write_nights(call.lake.nights_site(name), call.pipeline, told, summary)
     blocked = [f"{view.view} of {own.day} is blocked: {view.gate[0]}" for own in reports for view in own.views if view.decision == "BLOCK"]
     return Outcome(report=report, failure="; ".join(blocked) or None)
 

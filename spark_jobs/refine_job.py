@@ -42,9 +42,9 @@ from weir.records import (
     write_whole,
 )
 from weir.refusal import Refusal
+from weir.summaries import DAYS_KEPT, summarise_quality
 from weir.supervision import hold_lease
 
-KEPT_DAYS = 31
 MAX_ROWS = 2_000_000
 """Of one stream in one run. What is more waits for the next run, which comes in minutes."""
 SAMPLES_PER_REASON = 3
@@ -192,6 +192,7 @@ class Refinery:
                 page = data_docs_page(validation.suite_result, f"{self.pipeline.name}.{source}, {day}", private)
                 write_whole(folder / source / f"{day}-gx.html", page)
         quality = {source: cursor.days for source, cursor in cursors.items() if cursor}
+        summarise_quality(quality, blocked).write(self.lake.quality_summary(self.pipeline.name))
         return str(write_site(folder, self.pipeline, quality, blocked, self.changed))
 
 
@@ -224,7 +225,7 @@ def merge_days(known: dict[str, DayQuality], new: dict[str, DayQuality], validat
     for day, quality in new.items():
         quality = quality.model_copy(update={"results": validation.results})
         merged[day] = _add(merged[day], quality) if day in merged else quality
-    return {day: merged[day] for day in sorted(merged)[-KEPT_DAYS:]}
+    return {day: merged[day] for day in sorted(merged)[-DAYS_KEPT:]}
 
 
 def _gate_report(

@@ -32,10 +32,11 @@ from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream, loo
 from spark_jobs.watch import CHECKPOINT_SECONDS, usable, watched_rows
 from weir.event_time import utc_now
 from weir.faults import fault_point
+from weir.gauges import Readings
 from weir.layout import ARCHIVE_QUERY, alerts_topic, app_id, archive_fingerprint, rejected_topic, table_query, view_query, watch_query
 from weir.records import Control, Heartbeat, Lease, Loss, Losses, Outcome, QueryPulse, Searches, State
 from weir.refusal import Refusal
-from weir.stack import create_topics, end_offsets, first_offsets, missing_topics
+from weir.stack import create_topics, end_offsets, first_offsets, missing_topics, shortest_retention_seconds
 from weir.supervision import BEAT_SECONDS, LOST_OFFSETS, LeaseLost, check_lease, take_lease
 
 COPY_PROGRESS_SECONDS = 30
@@ -81,6 +82,8 @@ class Driver:
         self._searches = Searches()
         self._deadly: Searches | None = None
         """Searches under which a watch has died: it goes on without them until they are changed."""
+        self._readings = Readings.read(call.lake.readings(call.pipeline.name)) or Readings()
+        self._retention_seconds: float | None = None
         self.spark: SparkSession
         self.spark_ui: str | None = None
         self._told: tuple[State, str | None] = ("starting", None)
@@ -97,6 +100,7 @@ class Driver:
         pipeline, options = self.call.pipeline, self.call.options
         self.beat("starting")
         threading.Thread(target=self.keep_beating, daemon=True).start()
+        self._retention_seconds = shortest_retention_seconds(self.call.kafka, list(pipeline.topics))
         watched = [] if options.once or options.no_watch else list(pipeline.watch)
         partitions = [len(pipeline.streams[name].topics) * pipeline.streams[name].partitions for name in watched]
         self.spark = build_session(f"weir {pipeline.name} stream", occupied=sum(partitions))
@@ -358,18 +362,22 @@ class Driver:
 
     def _write_beat(self) -> None:
         with self._beating:
-            state, error = self._told
-            self.control.beat(
-                Heartbeat(
-                    holder=self.lease.holder,
-                    generation=self.lease.generation,
-                    state=state,
-                    written_at=utc_now(),
-                    error=error,
-                    queries=self._pulses,
-                    spark_ui=self.spark_ui,
-                )
+            now, (state, error) = utc_now(), self._told
+            beat = Heartbeat(
+                holder=self.lease.holder,
+                generation=self.lease.generation,
+                state=state,
+                written_at=now,
+                error=error,
+                queries=self._pulses,
+                arriving=self._readings.arriving(now),
+                retention_seconds=self._retention_seconds,
+                spark_ui=self.spark_ui,
             )
+            self.control.beat(beat)
+            if state == "running" and self._readings.is_due(now):
+                self._readings = self._readings.with_beat(beat, now)
+                self._readings.write(self.call.lake.readings(self.call.pipeline.name))
 
     def keep_beating(self) -> None:
         """Repeat the last beat, but not for ever: a driver that has not gone round for minutes hangs, and is to be replaced."""
@@ -464,15 +472,17 @@ def _pulse(query: StreamingQuery, before: QueryPulse) -> QueryPulse:
         return before
     sources, states = progress["sources"], progress["stateOperators"]
     ends = [json.loads(s["endOffset"]) for s in sources if s["endOffset"]]
+    behind = int(sum(float(s["metrics"].get("maxOffsetsBehindLatest") or 0) for s in sources))
     watermark = progress["eventTime"].get("watermark")
     return QueryPulse(
         batch=progress["batchId"],
         rows_per_second=round(float(progress["processedRowsPerSecond"] or 0), 1),
-        behind=int(sum(float(s["metrics"].get("maxOffsetsBehindLatest") or 0) for s in sources)),
+        behind=behind,
         until=before.until | {f"{topic}/{p}": offset for end in ends for topic, part in end.items() for p, offset in part.items()},
         watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark,
         state_rows=sum(s["numRowsTotal"] for s in states),
         state_bytes=sum(s["memoryUsedBytes"] for s in states),
+        caught_up_at=before.caught_up_at if behind else progress["timestamp"],
     )
 
 

@@ -25,10 +25,11 @@ from weir.generator import Shares, load_produce
 from weir.jobs import Job, start_stream, stop_stream
 from weir.layout import Home, Lake
 from weir.loader import load_named, read_yaml
-from weir.pipeline import Pipeline, relations_in
+from weir.pipeline import Pipeline
 from weir.produce import Event, plan_events, send_events
 from weir.records import Control, NightlyReport, Outcome
 from weir.serving import answer_query
+from weir.sql_text import relations_in
 
 ROOT = Path(__file__).resolve().parent.parent
 DAY = date(2026, 3, 1)

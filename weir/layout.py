@@ -160,14 +160,25 @@ class Lake:
     def differences(self, pipeline: str) -> str:
         return f"{self.root}/{pipeline}/differences"
 
+    def readings(self, pipeline: str) -> Path:
+        """What the driver has measured of itself in the last hours."""
+        return Path(self.root) / "_control" / pipeline / "readings.json"
+
+    def breaches(self, pipeline: str) -> Path:
+        """Which service levels are not met, and since when."""
+        return Path(self.root) / "_control" / pipeline / "breaches.json"
+
+    def quality_summary(self, pipeline: str) -> Path:
+        return Path(self.root) / pipeline / "reports" / "quality.json"
+
+    def nights_summary(self, pipeline: str) -> Path:
+        return Path(self.root) / pipeline / "reports" / "nights.json"
+
     def quality_site(self, pipeline: str) -> Path:
         return Path(self.root) / pipeline / "reports" / "quality"
 
     def nights_site(self, pipeline: str) -> Path:
         return Path(self.root) / pipeline / "reports" / "nights"
-
-    def nightly_reports(self, pipeline: str) -> list[Path]:
-        return sorted((Path(self.root) / pipeline / "reports").glob("nightly-*.json"))
 
     def progress(self, pipeline: str) -> str:
         return f"{self.root}/{pipeline}/progress"

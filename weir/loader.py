@@ -7,7 +7,21 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from weir.pipeline import Column, Pattern, Pipeline, Schedule, ServedQuery, Step, Stream, Table, View, Watch, nearest
+from weir.pipeline import (
+    Column,
+    Pattern,
+    Pipeline,
+    Schedule,
+    ServedQuery,
+    SourceLevels,
+    Step,
+    Stream,
+    Table,
+    View,
+    ViewLevels,
+    Watch,
+    nearest,
+)
 from weir.refusal import Refusal
 
 MAX_DECLARATION_BYTES = 1_000_000
@@ -185,6 +199,10 @@ def _words_at(path: tuple[str | int, ...]) -> list[str]:
             model = Watch
         case ("schedule",):
             model = Schedule
+        case ("views", _, "levels"):
+            model = ViewLevels
+        case (_, _, "levels"):
+            model = SourceLevels
         case (_, _, "columns", _):
             model = Column
     return [field.alias or name for name, field in model.model_fields.items()]

@@ -19,8 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from weir.event_time import divides_a_day, format_duration, parse_duration
+from weir.event_time import format_duration, parse_duration
 from weir.expectations import Expectations, nearest, refusal_at
+from weir.sql_text import bare_sql, looks_beyond_its_day, normal_sql, relations_in, window_length
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Topic = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
@@ -79,6 +80,29 @@ class Column(Declared):
         return self.from_type is None and self.type in ("timestamp", "date")
 
 
+def read_share(given: Any) -> Any:
+    """'5 %' → 0.05; a number stays."""
+    if isinstance(given, str) and (percent := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", given)):
+        return float(percent.group(1)) / 100
+    return given
+
+
+class SourceLevels(Declared):
+    """What is promised of a stream or table: broken promises are shown and told."""
+
+    behind: int | None = Field(default=None, ge=0)
+    """Messages in the log that the slowest reader has not read, at most."""
+    rejected: Annotated[float, BeforeValidator(read_share), Field(ge=0, le=1)] | None = None
+    """Share of a day's rows that are set aside, at most."""
+
+
+class ViewLevels(Declared):
+    """What is promised of a view."""
+
+    freshness: Duration | None = None
+    """How old a message may be that it does not show yet, at most."""
+
+
 class Contract(Declared):
     """What streams and tables share: a topic, its columns, and what is expected of them."""
 
@@ -89,6 +113,7 @@ class Contract(Declared):
     unknown_fields: Literal["reject", "ignore"] = "reject"
     keep_quarantined: Duration = timedelta(days=30)
     """How long people have to look at what was set aside."""
+    levels: SourceLevels = SourceLevels()
     expectations: Expectations = []
 
     @model_validator(mode="before")
@@ -274,6 +299,7 @@ class View(Declared):
     tolerance: float = Field(default=1e-9, ge=0, lt=1)
     """By how much of the larger one two floating point numbers may differ and still be equal: a sum depends on its order.
     Integers, decimals and texts are equal or not."""
+    levels: ViewLevels = ViewLevels()
     expectations: Expectations = []
     """Checked on its closed cells. The columns are those of the query, which only Spark knows."""
 
@@ -310,11 +336,11 @@ class View(Declared):
         if self.pattern:
             return self.pattern.waits
         what = looks_beyond_its_day(self.sql)
-        return what == "a session window" or self.is_outer_join or (what == "a join" and "group by" in _bare(self.sql))
+        return what == "a session window" or self.is_outer_join or (what == "a join" and "group by" in bare_sql(self.sql))
 
     @property
     def is_outer_join(self) -> bool:
-        return re.search(r"\b(left|right|full)\s+(outer\s+)?join\b", _bare(self.sql)) is not None
+        return re.search(r"\b(left|right|full)\s+(outer\s+)?join\b", bare_sql(self.sql)) is not None
 
     @property
     def span(self) -> timedelta:
@@ -480,7 +506,7 @@ class Pipeline(Declared):
 
     def fingerprint(self, view: str) -> str:
         """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and the rules that reject rows."""
-        declared = self.views[view].model_dump(mode="json", exclude={"expectations", "tolerance"}, exclude_none=True) | {
+        declared = self.views[view].model_dump(mode="json", exclude={"expectations", "tolerance", "levels"}, exclude_none=True) | {
             "sql": normal_sql(self.views[view].sql)
         }
         if not self.views[view].as_of:
@@ -503,7 +529,7 @@ def history_of(table: str) -> str:
 
 def _judgement(contract: Contract) -> dict[str, Any]:
     """All of a contract on which it depends what an accepted row is."""
-    no_matter: Any = dict.fromkeys(("partitions", "expectations", "references", "keep_quarantined"), True)
+    no_matter: Any = dict.fromkeys(("partitions", "expectations", "references", "keep_quarantined", "levels"), True)
     no_matter["columns"] = {"__all__": {"private"}}
     declared = contract.model_dump(mode="json", exclude=no_matter)
     return declared | {"expectations": [rule.judgement() for rule in contract.expectations if rule.rejects]}
@@ -511,72 +537,3 @@ def _judgement(contract: Contract) -> dict[str, Any]:
 
 def _digest(declared: Any) -> str:
     return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:12]
-
-
-_STRING_OR_COMMENT = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|--[^\n]*|/\*.*?\*/", re.DOTALL)
-_CLAUSE = (
-    r"(?:join|inner|left|right|full|cross|semi|anti|natural|lateral|on|using|where|group|having|window|order|union|except|intersect|limit)"
-)
-_RELATION = rf"`?\w+`?(?:\s+(?:as\s+)?(?!{_CLAUSE}\b)`?\w+`?)?"
-_RELATIONS = re.compile(rf"\b(?:from|join)\s+({_RELATION}(?:\s*,\s*{_RELATION})*)", re.IGNORECASE)
-
-
-def normal_sql(sql: str) -> str:
-    """The SQL without comments and with single spaces, so that a reformatted file is the same view."""
-    kept = _STRING_OR_COMMENT.sub(lambda m: m.group(1) or " ", sql)
-    parts = _STRING_OR_COMMENT.split(kept)
-    return "".join(p if i % 2 else re.sub(r"\s+", " ", p) for i, p in enumerate(p or "" for p in parts)).strip()
-
-
-def _bare(sql: str) -> str:
-    """In small letters, without texts and comments."""
-    return re.sub(r"\s+", " ", _STRING_OR_COMMENT.sub(" ", sql.lower()))
-
-
-def relations_in(sql: str) -> list[str]:
-    """The names that stand after FROM, JOIN or a comma behind them, in order; also those of common table expressions."""
-    bare = _STRING_OR_COMMENT.sub(" ", sql)
-    found = []
-    for match in _RELATIONS.finditer(bare):
-        for part in match.group(1).split(","):
-            found.append(part.split()[0].strip("`").lower())
-    return list(dict.fromkeys(found))
-
-
-def looks_beyond_its_day(sql: str) -> str | None:
-    """Names the construct by which events of another day can change a cell, or None."""
-    text, bare = normal_sql(sql).lower(), _bare(sql)
-    if "session_window" in bare:
-        return "a session window"
-    if re.search(r"\bjoin\b", bare) or any("," in match for match in _RELATIONS.findall(bare)):
-        return "a join"
-    for call in re.finditer(r"(?<![_\w])window\s*\(", text):
-        _, *lengths = _arguments(text[call.end() :])
-        if len(lengths) > 1:
-            return "a hopping window"
-        if lengths and not divides_a_day(parse_duration(lengths[0].strip(" '\""))):
-            return f"a window of {lengths[0].strip()}, which does not divide a day,"
-    return None
-
-
-def window_length(sql: str) -> timedelta | None:
-    """Of the longest window in the SQL, or None where there is none."""
-    text = normal_sql(sql).lower()
-    lengths = [_arguments(text[call.end() :])[1:2] for call in re.finditer(r"(?<![_\w])(?:session_)?window\s*\(", text)]
-    return max((parse_duration(length.strip(" '\"")) for found in lengths for length in found), default=None)
-
-
-def _arguments(text: str) -> list[str]:
-    """The arguments of a call whose opening bracket stands before the text, split at its own commas only."""
-    found, depth, start = [], 0, 0
-    for position, sign in enumerate(text):
-        if sign in "([":
-            depth += 1
-        elif sign in ")]" and depth:
-            depth -= 1
-        elif sign in ",)" and not depth:
-            found.append(text[start:position])
-            start = position + 1
-            if sign == ")":
-                break
-    return found or [text]

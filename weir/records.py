@@ -125,6 +125,8 @@ class QueryPulse(Record):
     watermark: datetime | None
     state_rows: int
     state_bytes: int
+    caught_up_at: datetime | None = None
+    """When it last began a batch that left nothing unread: no older message is missing in what it writes."""
 
     def has_read(self, ends: dict[str, int]) -> bool:
         """Whether it has committed everything up to these ends of the log."""
@@ -140,8 +142,17 @@ class Heartbeat(Record):
     written_at: datetime
     error: str | None = None
     queries: dict[str, QueryPulse] = {}
+    arriving: float | None = None
+    """Messages a second that the archive has taken in of late."""
+    retention_seconds: float | None = None
+    """How long the log keeps a message, of the topic that keeps it shortest."""
     spark_ui: str | None = None
     """Where Spark's own pages of the driver are, if they are switched on."""
+
+    @property
+    def keepers(self) -> dict[str, QueryPulse]:
+        """The queries that keep something: archive, tables and views. A watch keeps nothing."""
+        return {name: own for name, own in self.queries.items() if not name.startswith(watch_query(""))}
 
     @property
     def is_of_a_runner(self) -> bool:
@@ -149,9 +160,8 @@ class Heartbeat(Record):
         return self.state in ("starting", "running") and not self.holder.is_known_dead()
 
     def has_read(self, ends: dict[str, int]) -> bool:
-        """Whether all that keeps something (archive, tables, views) has read up to these ends; a watch keeps nothing."""
-        kept = [own for name, own in self.queries.items() if not name.startswith(watch_query(""))]
-        return bool(kept) and all(own.has_read(ends) for own in kept)
+        """Whether all that keeps something has read up to these ends."""
+        return bool(self.keepers) and all(own.has_read(ends) for own in self.keepers.values())
 
 
 class StopRequest(Record):

@@ -11,9 +11,10 @@ from deltalake import DeltaTable
 
 from weir.event_time import Run
 from weir.layout import Lake
-from weir.pipeline import Pipeline, history_of, nearest, relations_in
+from weir.pipeline import Pipeline, history_of, nearest
 from weir.records import Cell, Settlement
 from weir.refusal import Refusal
+from weir.sql_text import relations_in
 
 FORMS = ("speed", "batch")
 """`<view>` is the served view; `<view>__speed` and `<view>__batch` are its two layers as they stand."""

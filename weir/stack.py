@@ -20,6 +20,7 @@ from typing import IO
 
 import psutil
 from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
@@ -502,6 +503,15 @@ def _offsets(bootstrap: str, topics: Iterable[str], which: OffsetSpec) -> dict[s
         partitions = [TopicPartition(topic["name"], part["partition_index"]) for topic in described for part in topic["partitions"]]
         found = admin.list_partition_offsets(dict.fromkeys(partitions, which))
     return {f"{partition.topic}/{partition.partition}": own.offset for partition, own in sorted(found.items())}
+
+
+def shortest_retention_seconds(bootstrap: str, topics: Iterable[str]) -> float | None:
+    """Of the topic that keeps its messages shortest; None where all keep them for ever."""
+    asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+    with _connect(bootstrap) as admin:
+        found = admin.describe_configs(asked, config_filter="all")["topic"]
+    kept = [int(settings["retention.ms"]["value"]) for settings in found.values() if "retention.ms" in settings]
+    return min((own / 1_000 for own in kept if own >= 0), default=None)
 
 
 def drop_messages(bootstrap: str, before: dict[str, int]) -> None:

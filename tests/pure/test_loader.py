@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.loader import load_named, load_pipeline, load_pipelines
-from weir.pipeline import Pipeline, View, looks_beyond_its_day, normal_sql, relations_in
+from weir.pipeline import Pipeline, View
 from weir.refusal import Refusal
+from weir.sql_text import looks_beyond_its_day, normal_sql, relations_in
 
 SHOP = Path(__file__).resolve().parents[2] / "pipelines" / "shop"
 YAML = """\

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pages import Page
 
-from quality.nights import last_reports, write_night
-from quality.reports import DAYS_KEPT
+from quality.nights import write_nights
 from weir.masking import MASK, shown_cell
 from weir.pipeline import Pipeline
 from weir.records import FATES, Cell, CellCause, Decision, LedgerLine, LostRange, NightlyReport, VersionComparison, ViewComparison
+from weir.summaries import DAYS_KEPT, NightSummary
 
 VIEW = "revenue_per_minute"
 HOSTILE = ["<script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "{{ 7 * 7 }}", "x" * 100_000, "a\u202eb\x00"]
@@ -54,10 +54,15 @@ def night(day: str, decision: Decision = "PASS", value: str = "DE") -> NightlyRe
     )
 
 
+def written(folder: Path, pipeline: Pipeline, report: NightlyReport) -> Path:
+    write_nights(folder, pipeline, [report], NightSummary().with_reports([report]))
+    return folder / f"{report.day}.html"
+
+
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize("decision", ["PASS", "WARN", "BLOCK"])
 def test_whatever_messages_hold_is_text(tmp_path: Path, shop: Pipeline, value: str, decision: Decision) -> None:
-    page = write_night(tmp_path, shop, night("2026-03-01", decision, value), {})
+    page = written(tmp_path, shop, night("2026-03-01", decision, value))
     for file in (page, tmp_path / "index.html"):
         html = file.read_text()
         Page(html).must_be_inert()
@@ -67,18 +72,19 @@ def test_whatever_messages_hold_is_text(tmp_path: Path, shop: Pipeline, value: s
 
 
 def test_a_page_says_what_was_proved(tmp_path: Path, shop: Pipeline) -> None:
-    page = Page(write_night(tmp_path, shop, night("2026-03-01"), {}).read_text()).words
+    page = Page(written(tmp_path, shop, night("2026-03-01")).read_text()).words
     for words in ("repaired", "settled until", "2026-03-02", "late", "offsets 3 to 3", "balanced", "3 events were released"):
         assert words in page, words
-    blocked = Page(write_night(tmp_path, shop, night("2026-03-01", "BLOCK"), {}).read_text()).words
+    blocked = Page(written(tmp_path, shop, night("2026-03-01", "BLOCK")).read_text()).words
     assert "BLOCKED" in blocked and "--accept" in blocked and "unexplained" in blocked
 
 
 def test_the_site_keeps_a_month(tmp_path: Path, shop: Pipeline) -> None:
     days = [str(date(2026, 3, 1) + timedelta(days=n)) for n in range(DAYS_KEPT + 9)]
+    summary = NightSummary()
     for day in days:
-        night(day).write(tmp_path / f"nightly-{day}.json")
-        write_night(tmp_path / "site", shop, night(day), last_reports(sorted(tmp_path.glob("nightly-*.json"))))
+        summary = summary.with_reports([night(day)])
+        write_nights(tmp_path / "site", shop, [night(day)], summary)
     pages = {file.name for file in (tmp_path / "site").iterdir()}
     assert pages == {"index.html", *(f"{day}.html" for day in days[-DAYS_KEPT:])}
     links = [attributes["href"] for tag, attributes in Page((tmp_path / "site" / "index.html").read_text()).tags if tag == "a"]

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages import Page
 
-from quality.reports import Frame, bar_picture, prove_inert, write_site
+from quality.reports import bar_picture, prove_inert, write_site
+from weir.look.charts import Frame
 from weir.pipeline import Pipeline
 from weir.records import DayQuality, Drift, ExpectationResult, GateReport, Sample
 

@@ -19,9 +19,10 @@ from weir.generator import Shares, load_produce
 from weir.jobs import start_stream, stop_stream, wait_until_running
 from weir.layout import Home
 from weir.loader import load_named, load_pipelines
+from weir.overview import stream_overview
 from weir.pipeline import Pipeline
 from weir.produce import plan_events, send_events
-from weir.records import Control, DirtyDay
+from weir.records import Control
 from weir.refusal import Refusal
 
 KafkaPort = Annotated[int | None, typer.Option("--kafka-port", help="default: the last one, or any free port")]
@@ -97,26 +98,24 @@ def status(as_json: AsJson = False) -> None:
 
 
 def _show_status(home: Home, as_json: bool) -> None:
-    kafka, airflow = stack.kafka_state(home), embedded_airflow.airflow_state(home)
-    beats = {name: Control(home.lake.control(name)).heartbeat() for name in load_pipelines(home.pipelines)}
-    states = {name: _stream_state(home, name) for name in beats}
+    kafka, airflow, now = stack.kafka_state(home), embedded_airflow.airflow_state(home), utc_now()
+    streams = {name: stream_overview(home, pipeline, now) for name, pipeline in load_pipelines(home.pipelines).items()}
     if as_json:
-        dirty = {name: [found.model_dump(mode="json") for found in _dirty_days(home, name)] for name in beats}
-        streams = {
-            name: {"state": states[name], "heartbeat": beat and beat.model_dump(mode="json"), "dirty_days": dirty[name]}
-            for name, beat in beats.items()
-        }
         parts = {"kafka": kafka.model_dump(mode="json"), "airflow": airflow.model_dump(mode="json")}
-        print_json(parts | {"streams": streams, "lake": home.lake.root})
+        print_json(parts | {"streams": {name: own.model_dump(mode="json") for name, own in streams.items()}, "lake": home.lake.root})
         return
     where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
     word = "running" if kafka.healthy else "not answering" if kafka.running else "stopped"
     rows = [("Kafka", f"{word} ({where})"), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
-    out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in states.items())]))
-    for name, beat in beats.items():
-        if beat and states[name] == "running":
+    told = {name: f"{own.state}: {own.reason}" if own.reason else own.state for name, own in streams.items()}
+    out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in told.items())]))
+    for name, own in streams.items():
+        if own.is_running and (beat := Control(home.lake.control(name)).heartbeat()):
             out.print(screens.heartbeat_table(name, beat))
-        for waiting in _dirty_days(home, name):
+        for level in own.levels:
+            if level.is_breached:
+                out.print(f"{name}: {level.line}", markup=False, soft_wrap=True, style="red")
+        for waiting in own.dirty_days:
             out.print(
                 f"{name}: {waiting.day} waits for `weir nightly {name} --day {waiting.day}`: {waiting.reason}", markup=False, soft_wrap=True
             )
@@ -130,21 +129,6 @@ def _airflow_rows(home: Home, airflow: embedded_airflow.AirflowState) -> list[tu
     restarts = ", ".join(f"{part} {count} times" for part, count in airflow.restarts.items() if count)
     rows = [("Airflow", f"{word} ({airflow.address}{f'; started again: {restarts}' if restarts else ''})")]
     return [*rows, ("login", f"{embedded_airflow.ADMIN}, password in {home.airflow / 'passwords.json'}")]
-
-
-def _dirty_days(home: Home, pipeline: str) -> list[DirtyDay]:
-    return [found for file in sorted(home.lake.dirty_days(pipeline).glob("*.json")) if (found := DirtyDay.read(file))]
-
-
-def _stream_state(home: Home, pipeline: str) -> str:
-    """The state that the driver last told; one that died without a word is dead."""
-    beat = Control(home.lake.control(pipeline)).heartbeat()
-    if beat is None:
-        return "never started"
-    is_over = beat.state in ("stopped", "failed")
-    if not is_over and beat.holder.is_known_dead():
-        return f"dead (process {beat.holder.pid} is gone; it was {beat.state}): start it again with `weir stream {pipeline}`"
-    return f"{beat.state}: {beat.error}" if beat.error else beat.state
 
 
 def produce(
