@@ -225,7 +225,11 @@ def decide(seen: Seen, policy: Policy, now: datetime) -> Decided:
     if lease and lease.holder.nonce not in known:
         if beat and beat.state == "stopped":
             was_tried_since = bool(seen.history) and beat.written_at < seen.history[-1].ended_at
-            return _after_an_end(seen.history, policy, now, None) if was_tried_since else _after_a_stop(who, lease, seen.stop, now)
+            return (
+                _after_an_end(seen.history, policy, now, None)
+                if was_tried_since
+                else _after_a_stop(who, lease, seen.stop, beat.written_at, now)
+            )
         error = (
             beat.error or "failed without a word" if beat and beat.state == "failed" else "died" if seen.holder_is_dead else "fell silent"
         )
@@ -240,11 +244,11 @@ def decide(seen: Seen, policy: Policy, now: datetime) -> Decided:
     return _after_an_end(seen.history, policy, now, None)
 
 
-def _after_a_stop(who: str, lease: Lease, stop: StopRequest | None, now: datetime) -> Decided:
-    """A driver that was asked to stop is started again, unless the asking is so fresh that this shift cannot be the answer to it."""
+def _after_a_stop(who: str, lease: Lease, stop: StopRequest | None, stopped_at: datetime, now: datetime) -> Decided:
+    """A driver that was asked to stop is started again, unless its stop is so fresh that this shift cannot be the answer to it."""
     if stop is None or stop.generation < lease.generation:
         return Decided(Act.START, f"{who} was stopped")
-    if stop.hold and now - stop.requested_at < timedelta(seconds=HOLD_SECONDS):
+    if stop.hold and now - max(stop.requested_at, stopped_at) < timedelta(seconds=HOLD_SECONDS):
         return Decided(Act.GIVE_UP, f"{who} was stopped: {stop.reason}; unpause the DAG to start it again")
     return Decided(Act.START, f"{who} was stopped: {stop.reason}")
 

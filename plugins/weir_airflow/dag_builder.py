@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
@@ -89,8 +89,9 @@ def _nightly(pipeline: Pipeline) -> DAG:
     )
     table = CronDataIntervalTimetable(f"{int(minute)} {int(hour)} * * *", timezone="UTC")
     told["catchup"] = schedule.since is not None
-    with DAG(schedule=table, max_active_runs=1, deadline=late, **told) as dag:
-        options = ["--day", "{{ data_interval_start | ds }}"]
+    asked = {"day": Param(None, type=["null", "string"], format="date", description="another day than the one of the schedule")}
+    with DAG(schedule=table, max_active_runs=1, deadline=late, params=asked, **told) as dag:
+        options = ["--day", "{{ params.day or (data_interval_start | ds) }}"]
         recompute = SparkJob(task_id="recompute", pipeline=pipeline.name, module="nightly_job", options=options, **PATIENT)
         recompute >> Gate(task_id="gate", pipeline=pipeline.name, of=recompute.task_id, outlets=assets)
     return dag

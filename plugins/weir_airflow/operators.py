@@ -34,8 +34,8 @@ class ReportLink(BaseOperatorLink):
     name = "Report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        site = "nights" if operator.dag_id == dag_id(getattr(operator, "pipeline", ""), NIGHTLY) else "quality"
-        return f"/weir/{getattr(operator, 'pipeline', '')}/{site}/index.html"
+        site = "reconciliation" if operator.dag_id == dag_id(getattr(operator, "pipeline", ""), NIGHTLY) else "quality"
+        return f"/weir/{site}/{getattr(operator, 'pipeline', '')}"
 
 
 class SparkUiLink(BaseOperatorLink):

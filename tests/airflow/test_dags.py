@@ -59,7 +59,7 @@ def test_the_schedule_is_the_declared_one(shop: Pipeline) -> None:
     assert isinstance(shift, StreamShift) and shift.shift_seconds == 3_600 and shift.owner == "ann"
     assert microbatch.schedule == timedelta(minutes=15)
     assert nightly.timetable.expression == "30 3 * * *" and nightly.catchup and str(nightly.start_date).startswith("2026-03-01")
-    assert isinstance(recompute, SparkJob) and recompute.options == ["--day", "{{ data_interval_start | ds }}"]
+    assert isinstance(recompute, SparkJob) and recompute.options == ["--day", "{{ params.day or (data_interval_start | ds) }}"]
     assert nightly.deadline and all(dag.on_failure_callback for dag in (stream, microbatch, nightly))
     assert stream.max_consecutive_failed_dag_runs == 1, "what failed needs a person: the next shift must not begin by itself"
 
@@ -114,7 +114,7 @@ def test_the_gate_is_red_with_every_reason(shop: Pipeline) -> None:
     gate = build_dags(shop)[1].get_task("gate")
     assert isinstance(gate, Gate)
     gate.execute({"ti": Ti({"blocked": []})})  # type: ignore[typeddict-item]
-    with pytest.raises(AirflowFailException, match=r"orders: mean is 3; payments: 90 % rejected\. Report: /weir/shop/quality"):
+    with pytest.raises(AirflowFailException, match=r"orders: mean is 3; payments: 90 % rejected\. Report: /weir/quality/shop"):
         gate.execute({"ti": Ti({"blocked": ["orders: mean is 3", "payments: 90 % rejected"]})})  # type: ignore[typeddict-item]
     with pytest.raises(AirflowFailException, match="refine told nothing"):
         gate.execute({"ti": Ti(None)})  # type: ignore[typeddict-item]
@@ -139,5 +139,5 @@ def test_missing_jars_are_said_in_one_line(module: str, pipelines: Path, tmp_pat
 
 def test_the_night_leads_to_its_own_pages(pipelines: Path) -> None:
     links = {task.task_id: ReportLink().get_link(task, ti_key=None) for task in all_dags()["shop__nightly"].tasks}
-    assert set(links.values()) == {"/weir/shop/nights/index.html"}
-    assert ReportLink().get_link(all_dags()["shop__microbatch"].tasks[0], ti_key=None) == "/weir/shop/quality/index.html"
+    assert set(links.values()) == {"/weir/reconciliation/shop"}
+    assert ReportLink().get_link(all_dags()["shop__microbatch"].tasks[0], ti_key=None) == "/weir/quality/shop"

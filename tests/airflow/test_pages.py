@@ -6,7 +6,10 @@ import pytest
 from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi.routing import APIRoute
 
-from weir_airflow.pages import POLICY, app, find_page
+from weir_airflow.access import refuse_other_sites
+from weir_airflow.pages import app
+from weir_airflow.pages.book import POLICY
+from weir_airflow.pages.reports import REPORT_POLICY, find_page
 
 
 @pytest.fixture
@@ -50,8 +53,12 @@ def test_every_route_asks_for_a_login() -> None:
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert routes and len(routes) == len(app.routes), "no docs, no mounted files"
     assert [dependency.dependency.__qualname__ for dependency in app.router.dependencies] == [requires_authenticated().__qualname__]
-    assert all(route.methods == {"GET"} for route in routes), "nothing can be changed here"
+    for route in routes:
+        assert route.methods in ({"GET"}, {"POST"}), route.path
+        is_act = refuse_other_sites in [own.call for own in route.dependant.dependencies]
+        assert is_act == (route.methods == {"POST"}), f"{route.path}: what changes something comes by POST, and not from other sites"
 
 
-def test_pages_may_load_nothing() -> None:
-    assert "default-src 'none'" in POLICY and "script" not in POLICY
+def test_pages_may_load_nothing_from_elsewhere() -> None:
+    assert "default-src 'none'" in REPORT_POLICY and "script" not in REPORT_POLICY
+    assert "default-src 'none'" in POLICY and "script-src 'self';" in POLICY and "://" not in POLICY

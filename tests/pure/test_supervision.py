@@ -141,7 +141,8 @@ TORN = beat("failed").model_copy(update={"error": "view_v: [STREAMING_CHECKPOINT
         (Seen(LEASE, TORN, history=[end("n", TORN.error or "", given_up=True)]), Act.START, "tried anew"),
         (Seen(LEASE, beat("stopped")), Act.START, "was stopped"),
         (Seen(LEASE, beat("stopped"), stop=stop(5)), Act.GIVE_UP, "marked failed; unpause"),
-        (Seen(LEASE, beat("stopped"), stop=stop(HOLD_SECONDS + 1)), Act.START, "marked failed"),
+        (Seen(LEASE, beat("stopped"), stop=stop(HOLD_SECONDS + 1)), Act.GIVE_UP, "marked failed"),  # it took its time to stop
+        (Seen(LEASE, beat("stopped", seconds_ago=HOLD_SECONDS + 1), stop=stop(HOLD_SECONDS + 9)), Act.START, "marked failed"),
         (Seen(LEASE, beat("stopped"), stop=stop(5, hold=False)), Act.START, "was stopped"),
         (Seen(LEASE, beat("stopped"), stop=stop(5, generation=2)), Act.START, "was stopped"),
         # An end that is already booked is not booked again.

@@ -100,7 +100,7 @@ def test_a_day_under_airflow(station: Station) -> None:
     run = place.runs(REFINES)[-1]["dag_run_id"]
     assert place.await_run(REFINES, run) == {"refine": "success", "gate": "success"}
     place.api.unpause(REFINES, paused=True)
-    page = f"{place.api.root}/weir/shop/quality/index.html"
+    page = f"{place.api.root}/weir/reports/shop/quality/index.html"
     assert requests.get(page, timeout=30).status_code == 401, "nobody reads a report without a login"
     report = requests.get(page, headers=place.api._headers, timeout=30)
     assert report.status_code == 200 and "orders" in report.text and "default-src 'none'" in report.headers["content-security-policy"]

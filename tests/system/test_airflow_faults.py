@@ -260,7 +260,7 @@ def test_what_is_wrong_is_said_in_one_line_and_the_others_go_on(running: Station
     running.api.trigger(REFINES, "blocked")
     assert running.await_run(REFINES, "blocked") == {"refine": "success", "gate": "failed"}
     said = "\n".join(running.api.log_lines(REFINES, "blocked", "gate"))
-    assert "blocked: orders: " in said and "amount" in said and "Report: /weir/shop/quality" in said
+    assert "blocked: orders: " in said and "amount" in said and "Report: /weir/quality/shop" in said
 
     # A declaration with a mistake.
     broken = running.home.pipelines / "broken"

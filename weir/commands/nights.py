@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from weir import screens, settling, stack
+from weir import screens, stack
 from weir.commands.terminal import AsJson, Day, PipelineName, chosen_day, err, out, print_json, run_and_show
-from weir.event_time import utc_now
 from weir.jobs import Job, JobFailed
 from weir.layout import Home
 from weir.loader import load_named, load_pipelines
 from weir.masking import shown_cell
 from weir.pipeline import Pipeline, nearest
-from weir.records import FATES, LedgerLine, NightlyReport, Settlement
+from weir.records import FATES, LedgerLine, NightlyReport
 from weir.refusal import Refusal
 from weir.serving import differences, ledger_lines
+from weir.settlements import accept_cells, revert_settlement, settlements_of
 
 ViewName = Annotated[str | None, typer.Option("--view", help="one view, default all")]
 
@@ -48,12 +48,7 @@ def reconcile(
         if view is None or day is None or (accept is not None and revert):
             raise Refusal("say which: --view and --day, and either --accept or --revert")
         _accept(home, declared, view, day.date(), accept) if accept is not None else _revert(home, declared, view, day.date())
-    settled = [
-        Settlement.read(home.lake.settlement(pipeline, name, declared.fingerprint(name)))
-        or Settlement(view=name, fingerprint=declared.fingerprint(name))
-        for name in declared.views
-        if view in (None, name)
-    ]
+    settled = [own for name, own in settlements_of(home.lake, declared).items() if view in (None, name)]
     report = None
     if day and accept is None and not revert:
         report = NightlyReport.read(home.lake.nightly_report(pipeline, str(day.date())))
@@ -68,20 +63,12 @@ def reconcile(
 
 
 def _accept(home: Home, pipeline: Pipeline, view: str, day: date, reason: str) -> None:
-    file = home.lake.settlement(pipeline.name, view, pipeline.fingerprint(view))
-    settled, report = Settlement.read(file), NightlyReport.read(home.lake.nightly_report(pipeline.name, str(day)))
-    found = next((own for own in report.views if own.view == view), None) if report else None
-    if settled is None or found is None:
-        raise Refusal(f"{view} of {day} was not proved yet: run `weir nightly {pipeline.name} --day {day}`")
-    settling.accept(settled, found, day, reason, getpass.getuser(), utc_now()).write(file)
-    what = f"{found.unexplained:,} unexplained cells of {view} are accepted"
-    out.print(f"{what}; settle them with `weir nightly {pipeline.name} --day {day}`")
+    cells = accept_cells(home.lake, pipeline, view, day, reason, getpass.getuser())
+    out.print(f"{cells:,} unexplained cells of {view} are accepted; settle them with `weir nightly {pipeline.name} --day {day}`")
 
 
 def _revert(home: Home, pipeline: Pipeline, view: str, day: date) -> None:
-    file = home.lake.settlement(pipeline.name, view, pipeline.fingerprint(view))
-    reverted = settling.revert(Settlement.read(file) or Settlement(view=view, fingerprint=pipeline.fingerprint(view)), day)
-    reverted.write(file)
+    revert_settlement(home.lake, pipeline, view, day)
     out.print(f"{view}: speed is served from {day} on, until `weir nightly {pipeline.name} --day {day}` settles it again")
 
 

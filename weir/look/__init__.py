@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 FOLDER = Path(__file__).parent
 MOST_ROWS = 100
@@ -35,7 +35,7 @@ def page_environment(templates: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, cut=cut, moment=moment, ago=ago, lasting=lasting, size=size, short=short)
+    environment.filters.update(number=number, cut=cut, moment=moment, ago=ago, lasting=lasting, size=size, short=short, whole=whole)
     environment.filters.update(share_down=share_down, share_up=share_up, meter=meter)
     environment.globals.update(most=MOST_ROWS)
     return environment
@@ -44,6 +44,11 @@ def page_environment(templates: Path) -> Environment:
 @cache
 def style() -> str:
     return (FOLDER / "style.css").read_text(encoding="utf-8")
+
+
+def whole(text: str) -> Markup:
+    """A text of ours, such as a declaration, however long: escaped, but not cut."""
+    return escape(_INVISIBLE.sub(lambda sign: f"\\u{ord(sign.group()):04x}", text))
 
 
 def visible(value: Any) -> Any:

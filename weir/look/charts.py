@@ -1,7 +1,7 @@
 """Numbers become coordinates here, and marks in pictures.html."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -55,7 +55,12 @@ class TimeChart(Frame):
 
 
 def time_chart(
-    points: Sequence[tuple[datetime, float]], since: datetime, until: datetime, frame: Frame, gap_seconds: float, steps: int = 2
+    points: Sequence[tuple[datetime, float]],
+    since: datetime,
+    until: datetime,
+    frame: Frame,
+    gap_seconds: float,
+    words: Callable[[float], str] = short,
 ) -> TimeChart:
     """The points between the two times; where two are further apart than the gap, nothing was measured in between."""
     shown = [(at, value) for at, value in points if since <= at <= until]
@@ -73,8 +78,8 @@ def time_chart(
     return TimeChart(
         **vars(frame),
         lines=lines,
-        value_axis=[Tick(frame.bottom - (frame.bottom - frame.top) * part / steps, short(end * part / steps)) for part in range(steps + 1)],
+        value_axis=[Tick(frame.bottom - (frame.bottom - frame.top) * part / 2, words(end * part / 2)) for part in range(3)],
         time_axis=[Tick(frame.left + (frame.right - frame.left) * part / 4, f"{at:%H:%M}") for part, at in enumerate(hours)],
-        last=short(shown[-1][1]) if shown else "–",
-        most=short(highest),
+        last=words(shown[-1][1]) if shown else "–",
+        most=words(highest),
     )
