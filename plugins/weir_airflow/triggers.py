@@ -12,13 +12,19 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from weir.event_time import utc_now
 from weir.jobs import stop_or_kill
 from weir.layout import Home
+from weir.levels import Breaches, compare_breaches
+from weir.loader import load_named
+from weir.overview import levels_of
 from weir.records import Control, Heartbeat
+from weir.refusal import Refusal
 from weir.supervision import BEAT_SECONDS, Act, Policy, decide, observe
+from weir_airflow.alerts import tell
 
 SAY_SECONDS = 30
 """A batch ends every second; its line every half a minute is enough to see a stream move, and a shift's log stays small."""
 
 KILL_MARGIN_SECONDS = 5
+LEVEL_SECONDS = 20
 
 
 _STOPPING: set[asyncio.Task[None]] = set()
@@ -44,7 +50,7 @@ class HeartbeatTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         control, ends_at = Control(Home.from_environment().lake.control(self.pipeline)), datetime.fromisoformat(self.shift_ends_at)
         wake_at = datetime.fromisoformat(self.wake_at) if self.wake_at else None
-        told = _Told()
+        told, look_at_levels = _Told(), utc_now()
         while True:
             now = utc_now()
             if wake_at:
@@ -53,6 +59,9 @@ class HeartbeatTrigger(BaseTrigger):
                     return
             else:
                 seen = await asyncio.to_thread(observe, control)
+                if now >= look_at_levels:
+                    look_at_levels = now + timedelta(seconds=LEVEL_SECONDS)
+                    await asyncio.to_thread(self._tell_of_levels, seen.heartbeat)
                 if line := told.line(seen.heartbeat):
                     self.log.info(line)
                 decided = decide(seen, Policy(), now)
@@ -63,6 +72,25 @@ class HeartbeatTrigger(BaseTrigger):
                     yield TriggerEvent({"what": "the shift is over"})
                     return
             await asyncio.sleep(BEAT_SECONDS)
+
+    def _tell_of_levels(self, beat: Heartbeat | None) -> None:
+        """Say which service levels are broken or mended since the last look, here and to the connections of the declaration."""
+        home, now = Home.from_environment(), utc_now()
+        try:
+            pipeline = load_named(home.pipelines, self.pipeline)
+            file = home.lake.breaches(self.pipeline)
+            after, new, mended = compare_breaches(Breaches.read(file) or Breaches(), levels_of(home, pipeline, beat, now), now)
+        except (Refusal, ValueError) as error:  # a declaration that is being edited, a record of another version: the driver matters more
+            self.log.warning("service levels cannot be looked at: %s", error)
+            return
+        if new or mended:
+            after.write(file)
+        for level in new:
+            self.log.warning("service level not met: %s", level.line)
+            tell(pipeline.schedule.notify, f"Weir: {self.pipeline} {level.name} is not met", level.line)
+        for level in mended:
+            self.log.info("service level met again: %s", level.line)
+            tell(pipeline.schedule.notify, f"Weir: {self.pipeline} {level.name} is met again", level.line)
 
     async def on_kill(self) -> None:
         """Marked failed or cleared: the driver stops at a batch border, or is killed at the deadline. Marked success: it runs on.

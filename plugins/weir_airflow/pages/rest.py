@@ -1,0 +1,192 @@
+"""The pages' numbers for programs: /weir/api/v1. The same readings, the same permissions; lists come in pages of at most a hundred."""
+
+from datetime import date
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import APIRouter, Body, Depends, HTTPException, Query
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from weir.event_time import utc_now
+from weir.gauges import Readings
+from weir.layout import NIGHTLY, STREAM, dag_id
+from weir.masking import shown_cell
+from weir.overview import StreamOverview, stream_overview
+from weir.pipeline import Pipeline
+from weir.records import Cell, NightlyReport, Settlement
+from weir.refusal import Refusal
+from weir.serving import differences
+from weir.settlements import accept_cells, revert_settlement, settlements_of
+from weir.summaries import NightRow, NightSummary, QualitySummary
+from weir_airflow import acts
+from weir_airflow.access import Visitor, VisitorDep, refuse_other_sites
+from weir_airflow.pages.book import cut_page
+
+router = APIRouter(prefix="/api/v1")
+ACT: dict[str, Any] = {"dependencies": [Depends(refuse_other_sites)]}
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+Each = Annotated[int, Query(ge=1, le=100, description="items on a page")]
+Item = TypeVar("Item")
+
+
+class Listing(BaseModel, Generic[Item]):
+    """One page of a list."""
+
+    items: list[Item]
+    page: int
+    pages: int
+    all: int
+
+
+class Declared(BaseModel):
+    """A declared pipeline; `error` says why it cannot be loaded, where it cannot."""
+
+    name: str
+    error: str | None
+    streams: list[str] = []
+    tables: list[str] = []
+    views: list[str] = []
+
+
+class Done(BaseModel):
+    """What an act has brought about."""
+
+    done: str
+
+
+def _list(items: list[Any], page: int, each: int) -> dict[str, Any]:
+    shown, place = cut_page(items, page, each)
+    return {"items": shown, **place}
+
+
+@router.get("/pipelines")
+def list_pipelines(visitor: VisitorDep, page: PageNumber = 1, each: Each = 20) -> Listing[Declared]:
+    names = _list(visitor.pipelines(), page, each)
+    return Listing[Declared].model_validate(names | {"items": [_declared(visitor, name) for name in names["items"]]})
+
+
+def _declared(visitor: Visitor, name: str) -> Declared:
+    try:
+        own = visitor.declared(name)
+    except Refusal as refusal:
+        return Declared(name=name, error=str(refusal))
+    return Declared(name=name, error=None, streams=list(own.streams), tables=list(own.tables), views=list(own.views))
+
+
+@router.get("/streams")
+def list_streams(visitor: VisitorDep, page: PageNumber = 1, each: Each = 20) -> Listing[StreamOverview]:
+    """Drivers of the pipelines whose declaration can be loaded."""
+    names = _list(visitor.pipelines(), page, each)
+    found = [_stream(visitor, name) for name in names["items"] if _declared(visitor, name).error is None]
+    return Listing[StreamOverview].model_validate(names | {"items": found})
+
+
+def _stream(visitor: Visitor, pipeline: str) -> StreamOverview:
+    return stream_overview(visitor.home, visitor.load(pipeline), utc_now())
+
+
+@router.get("/streams/{pipeline}")
+def get_stream(visitor: VisitorDep, pipeline: str) -> StreamOverview:
+    return _stream(visitor, pipeline)
+
+
+@router.get("/streams/{pipeline}/readings")
+def get_readings(visitor: VisitorDep, pipeline: str) -> Readings:
+    """What the driver has measured of itself in the last hours."""
+    visitor.must_see(pipeline)
+    return Readings.read(visitor.home.lake.readings(pipeline)) or Readings()
+
+
+@router.post("/streams/{pipeline}/{act}", **ACT)
+def act_on_stream(visitor: VisitorDep, pipeline: str, act: str) -> Done:
+    """Start, stop or restart the driver."""
+    visitor.must_act(pipeline, STREAM)
+    if act not in acts.STREAM_ACTS:
+        raise HTTPException(404, f"There is no such act: {', '.join(acts.STREAM_ACTS)}.")
+    return Done(done=acts.STREAM_ACTS[act](visitor.home, pipeline, visitor.user.get_name()))
+
+
+@router.get("/quality/{pipeline}")
+def get_quality(visitor: VisitorDep, pipeline: str) -> QualitySummary:
+    """The last month of every stream, by day of arrival."""
+    visitor.must_see(pipeline)
+    return _or_404(QualitySummary.read(visitor.home.lake.quality_summary(pipeline)), "No micro-batch has run yet.")
+
+
+@router.get("/nights/{pipeline}")
+def list_nights(visitor: VisitorDep, pipeline: str, page: PageNumber = 1, each: Each = 20) -> Listing[NightRow]:
+    """The proved days of the last month, the newest first."""
+    visitor.must_see(pipeline)
+    summary = NightSummary.read(visitor.home.lake.nights_summary(pipeline)) or NightSummary()
+    return Listing[NightRow].model_validate(_list(summary.nights[::-1], page, each))
+
+
+@router.post("/nights/{pipeline}", **ACT)
+def start_night(visitor: VisitorDep, pipeline: str, day: Annotated[date, Body(embed=True)]) -> Done:
+    """Prove one day, by a run of the night's DAG."""
+    visitor.must_act(pipeline, NIGHTLY)
+    return Done(done=f"{dag_id(pipeline, NIGHTLY)} runs as {acts.start_night(pipeline, day, visitor.user.get_name())}")
+
+
+@router.get("/nights/{pipeline}/{day}")
+def get_night(visitor: VisitorDep, pipeline: str, day: date) -> NightlyReport:
+    """All that the night has found of one day; of the cells the worst, and private values masked."""
+    declared = visitor.load(pipeline)
+    report = _or_404(NightlyReport.read(visitor.home.lake.nightly_report(pipeline, str(day))), f"{day} was not proved yet.")
+    views = []
+    for own in report.views:
+        cells = [shown_cell(declared, own.view, cell) for cell in own.examples] if own.view in declared.views else []
+        views.append(own.model_copy(update={"examples": cells}))
+    return report.model_copy(update={"views": views})
+
+
+@router.get("/nights/{pipeline}/{day}/{view}")
+def list_cells(
+    visitor: VisitorDep, pipeline: str, day: date, view: str, page: PageNumber = 1, each: Each = 20, cause: str | None = None
+) -> Listing[Cell]:
+    """The cells of a view that differed, the unexplained first; with `cause` only those."""
+    declared = _with_view(visitor, pipeline, view)
+    cells = differences(visitor.home.lake, declared, view, day)
+    some = _list([cell for cell in cells if cause is None or any(own.cause == cause for own in cell.causes)], page, each)
+    return Listing[Cell].model_validate(some | {"items": [shown_cell(declared, view, cell) for cell in some["items"]]})
+
+
+@router.get("/settlements/{pipeline}")
+def get_settlements(visitor: VisitorDep, pipeline: str) -> dict[str, Settlement]:
+    """How far each view is settled, with the last days' verdicts and people's acceptances."""
+    return settlements_of(visitor.home.lake, visitor.load(pipeline))
+
+
+@router.post("/settlements/{pipeline}/{view}/{day}/accept", **ACT)
+def accept(visitor: VisitorDep, pipeline: str, view: str, day: date, reason: Annotated[str, Body(embed=True, max_length=500)]) -> Done:
+    """Accept the cells of a day that are unexplained now; the next night of the day settles."""
+    visitor.must_act(pipeline, NIGHTLY)
+    cells = accept_cells(visitor.home.lake, _with_view(visitor, pipeline, view), view, day, reason, visitor.user.get_name())
+    return Done(done=f"{cells:,} unexplained cells of {view} are accepted")
+
+
+@router.post("/settlements/{pipeline}/{view}/{day}/revert", **ACT)
+def revert(visitor: VisitorDep, pipeline: str, view: str, day: date) -> Done:
+    """Serve the streamed numbers again, from this day on."""
+    visitor.must_act(pipeline, NIGHTLY)
+    revert_settlement(visitor.home.lake, _with_view(visitor, pipeline, view), view, day)
+    return Done(done=f"{view}: speed is served from {day} on")
+
+
+@router.get("/openapi.json", include_in_schema=False)
+def describe() -> dict[str, Any]:
+    """The description of this interface, behind the login like all the rest."""
+    return get_openapi(title="Weir", version="1", routes=router.routes)
+
+
+def _or_404(found: Item | None, line: str) -> Item:
+    if found is None:
+        raise HTTPException(404, line)
+    return found
+
+
+def _with_view(visitor: Visitor, pipeline: str, view: str) -> Pipeline:
+    declared = visitor.load(pipeline)
+    if view not in declared.views:
+        raise HTTPException(404, "There is no such view.")
+    return declared
