@@ -1,6 +1,7 @@
 """Quality: every stream by day, what was set aside and by which rule, as a trend; down to the reports of a day."""
 
 from collections import Counter
+from datetime import date, timedelta
 from typing import Any
 
 from fastapi import APIRouter
@@ -32,7 +33,8 @@ def show_quality(book: BookDep, page: PageNumber = 1) -> HTMLResponse:
 def show_quality_of(book: BookDep, pipeline: str) -> HTMLResponse:
     declared = book.visitor.load(pipeline)
     summary = _summary(book, pipeline)
-    days = sorted({own.day for own_days in summary.streams.values() for own in own_days}, reverse=True)[:SHOWN_DAYS] if summary else []
+    newest = max((own_days[-1].day for own_days in summary.streams.values() if own_days), default=None) if summary else None
+    days = [str(date.fromisoformat(newest) - timedelta(days=back)) for back in range(SHOWN_DAYS - 1, -1, -1)] if newest else []
     by_day = {name: {own.day: own for own in summary.streams.get(name, [])} for name in declared.sources} if summary else {}
     rules: Counter[tuple[str, str]] = Counter()
     for name, own_days in (summary.streams if summary else {}).items():
@@ -83,7 +85,7 @@ def _bars(days: list[QualityDay]) -> list[dict[str, Any]]:
         {
             "x": SPARK.left + step * (place + SHOWN_DAYS - len(days)),
             "width": step - 2,
-            "height": (tall := max(1.0, height * (own.share_set_aside or 0) / most)),
+            "height": (tall := max(1.0, height * own.share_set_aside / most) if own.share_set_aside else 0.0),
             "y": SPARK.bottom - tall,
             "title": f"{own.day}: {own.set_aside:,} of {own.rows:,} rows set aside",
             "day": own.day,
@@ -92,7 +94,10 @@ def _bars(days: list[QualityDay]) -> list[dict[str, Any]]:
     ]
 
 
-def _depth(own: QualityDay | None) -> int:
-    """How dark a day's square is: 0 nothing set aside, 4 a tenth or more."""
-    share = own.share_set_aside if own else None
-    return 0 if not share else next((depth for depth, bound in enumerate((0.005, 0.02, 0.05, 0.1), 1) if share < bound), 5) if share else 0
+DEPTHS = (0.005, 0.02, 0.05, 0.1)
+
+
+def _depth(own: QualityDay) -> int:
+    """How dark a day's square is: 0 nothing set aside, 5 a tenth or more."""
+    share = own.share_set_aside
+    return 1 + sum(share >= bound for bound in DEPTHS) if share else 0

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from weir.gauges import EVERY_SECONDS, KEPT_SECONDS, Readings
 from weir.layout import STREAM, dag_id
-from weir.look import lasting, short, size
+from weir.look import short, size
 from weir.look.charts import Frame, TimeChart, time_chart
 from weir.overview import stream_overview
 from weir_airflow import acts
@@ -17,7 +17,9 @@ from weir_airflow.pages.book import Book, BookDep, PageNumber
 
 router = APIRouter()
 SMALL = Frame(150, 34, left=0, right=150, top=3, bottom=33)
-LARGE = Frame(520, 150, left=44, right=512, top=12, bottom=126)
+LARGE = Frame(620, 170, left=66, right=612, top=12, bottom=146)
+RANGES_SECONDS = (1_800, 3_600, 2 * 3_600, KEPT_SECONDS)
+"""A picture shows the shortest of these that holds all readings."""
 GAP_SECONDS = 4 * EVERY_SECONDS
 """A longer silence is a gap in the picture: nobody measured."""
 ALARM = {"running": "good", "starting": "warn", "stopping": "warn", "stopped": "dull", "never started": "dull"}
@@ -44,8 +46,8 @@ def show_stream(book: BookDep, pipeline: str) -> HTMLResponse:
         for of, title, unit in (
             ("arriving", "Arriving", "messages a second"),
             ("behind", "Behind", "messages that the slowest query has not read"),
-            ("stale_seconds", "Staleness", "seconds, of the view that is furthest behind"),
-            ("state_bytes", "State", "bytes, of all queries"),
+            ("stale_seconds", "Staleness", "of the view that is furthest behind"),
+            ("state_bytes", "State", "of all queries"),
         )
     ]
     return book.show(
@@ -58,7 +60,6 @@ def show_stream(book: BookDep, pipeline: str) -> HTMLResponse:
         may_act=book.visitor.may(pipeline, STREAM),
         dag=dag_id(pipeline, STREAM),
         paused=acts.is_paused(dag_id(pipeline, STREAM)),
-        kept=lasting(KEPT_SECONDS),
     )
 
 
@@ -71,6 +72,7 @@ def act_on_stream(book: BookDep, pipeline: str, act: str) -> Response:
 
 
 def _chart(book: Book, readings: Readings, of: str, frame: Frame) -> TimeChart:
-    since = book.now - timedelta(seconds=KEPT_SECONDS)
-    words = {"state_bytes": size, "stale_seconds": lasting}.get(of, short)
-    return time_chart(readings.series(of), since, book.now, frame, GAP_SECONDS, words)
+    age = book.now.timestamp() - (readings.at[0] if readings.at else book.now.timestamp())
+    shown = next((own for own in RANGES_SECONDS if own >= age), KEPT_SECONDS)
+    words = {"state_bytes": size, "stale_seconds": lambda seconds: f"{short(seconds)} s"}.get(of, short)
+    return time_chart(readings.series(of), book.now - timedelta(seconds=shown), book.now, frame, GAP_SECONDS, words)
