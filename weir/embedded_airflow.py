@@ -37,7 +37,9 @@ PARTS: dict[str, list[str]] = {
 START_SECONDS = 180
 STOP_SECONDS = 40
 MIN_LIFE_SECONDS = 5
-ADMIN = "admin"
+ADMIN, VIEWER = "admin", "viewer"
+USERS = (ADMIN, VIEWER)
+"""Each has the role of its name: the viewer sees everything and changes nothing."""
 
 SETTINGS = """\
 # Written by Weir at every start. Secrets are made once and kept.
@@ -47,7 +49,7 @@ plugins_folder = {project}/plugins
 load_examples = False
 executor = LocalExecutor
 parallelism = 4
-simple_auth_manager_users = admin:admin
+simple_auth_manager_users = {users}
 simple_auth_manager_passwords_file = {folder}/passwords.json
 execution_api_server_url = http://{host}:{port}/execution/
 fernet_key = {fernet_key}
@@ -164,8 +166,8 @@ def airflow_state(home: Home) -> AirflowState:
     return AirflowState(running=True, healthy=_is_healthy(found), address=record.address, parts=found, restarts=restarts)
 
 
-def password(home: Home) -> str:
-    return str(json.loads((home.airflow / "passwords.json").read_text())[ADMIN])
+def password(home: Home, user: str = ADMIN) -> str:
+    return str(json.loads((home.airflow / "passwords.json").read_text())[user])
 
 
 class AirflowApi:
@@ -272,10 +274,15 @@ def _write_settings(home: Home, port: int) -> None:
         fernet_key = urlsafe_b64encode(secrets.token_bytes(32)).decode()
         kept = Secrets(fernet_key=fernet_key, secret_key=secrets.token_urlsafe(32), jwt_secret=secrets.token_urlsafe(48))
         kept.write(home.airflow / "secrets.json")
-        write_whole(home.airflow / "passwords.json", json.dumps({ADMIN: secrets.token_urlsafe(12)}))
+    file = home.airflow / "passwords.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    write_whole(file, json.dumps({user: known.get(user) or secrets.token_urlsafe(12) for user in USERS}))
     (home.airflow / "dags").mkdir(exist_ok=True)  # for DAGs of the user's own, that follow Weir's assets
     bundles = json.dumps([_bundle("dags-folder", PROJECT / "dags"), _bundle("own", home.airflow / "dags")])
-    settings = SETTINGS.format(project=PROJECT, bundles=bundles, folder=home.airflow, host=HOST, port=port, **kept.model_dump())
+    users = ",".join(f"{user}:{user}" for user in USERS)
+    settings = SETTINGS.format(
+        project=PROJECT, bundles=bundles, users=users, folder=home.airflow, host=HOST, port=port, **kept.model_dump()
+    )
     write_whole(home.airflow / "airflow.cfg", settings)
 
 

@@ -128,7 +128,7 @@ def _airflow_rows(home: Home, airflow: embedded_airflow.AirflowState) -> list[tu
     word = "running" if airflow.healthy else ", ".join(ill) or "not answering"
     restarts = ", ".join(f"{part} {count} times" for part, count in airflow.restarts.items() if count)
     rows = [("Airflow", f"{word} ({airflow.address}{f'; started again: {restarts}' if restarts else ''})")]
-    return [*rows, ("login", f"{embedded_airflow.ADMIN}, password in {home.airflow / 'passwords.json'}")]
+    return [*rows, ("login", f"{' or '.join(embedded_airflow.USERS)}, passwords in {home.airflow / 'passwords.json'}")]
 
 
 def produce(
