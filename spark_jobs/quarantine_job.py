@@ -20,6 +20,7 @@ from weir.layout import REPLAY, Lake
 from weir.pipeline import COORDINATES, nearest
 from weir.records import Control, Outcome, PublishPlan, RefineCursor, ReplayReport
 from weir.refusal import Refusal
+from weir.serving import summarise_quarantine
 from weir.supervision import hold_lease
 
 
@@ -89,11 +90,18 @@ def act(call: Call) -> Outcome:
         rows = asked_rows(spark, call.lake, call.pipeline.name, options)
         if options.act == "discard":
             count = mark_rows(rows, call.lake, call.pipeline.name, shelf.source, "discarded", options.note)
+            _count_anew(call)
             return Outcome(lines=[str(count)])
         report, plan = replay(call, spark, shelf, rows)
         if plan:
             shelf.publish(plan, check_lease)
+            _count_anew(call)
     return Outcome(replayed=report, failure=f"nothing was replayed: {report.blocked[0]}" if report.blocked else None)
+
+
+def _count_anew(call: Call) -> None:
+    """What pages over all pipelines show."""
+    summarise_quarantine(call.lake, call.pipeline).write(call.lake.quarantine_summary(call.pipeline.name))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

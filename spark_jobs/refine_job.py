@@ -42,6 +42,7 @@ from weir.records import (
     write_whole,
 )
 from weir.refusal import Refusal
+from weir.serving import summarise_quarantine
 from weir.summaries import DAYS_KEPT, summarise_quality
 from weir.supervision import hold_lease
 
@@ -193,6 +194,7 @@ class Refinery:
                 write_whole(folder / source / f"{day}-gx.html", page)
         quality = {source: cursor.days for source, cursor in cursors.items() if cursor}
         summarise_quality(quality, blocked).write(self.lake.quality_summary(self.pipeline.name))
+        summarise_quarantine(self.lake, self.pipeline).write(self.lake.quarantine_summary(self.pipeline.name))
         return str(write_site(folder, self.pipeline, quality, blocked, self.changed))
 
 
