@@ -54,12 +54,19 @@ class QuarantineAct(Record):
     def of(settings: Mapping[str, Any]) -> "QuarantineAct":
         """From a form or a run's configuration; an empty value is none. What is wrong is said in one line."""
         given = {name: settings[name] for name in QuarantineAct.model_fields if settings.get(name) not in (None, "")}
+        if isinstance(note := given.get("note"), str) and not note.strip():
+            del given["note"]
         try:
             return QuarantineAct.model_validate(given)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
-            where = f"{first['loc'][0]}: " if first["loc"] else ""
-            raise Refusal(f"{where}{_WORDS.get(first['type'], first['msg']).removeprefix('Value error, ')}") from None
+            where = str(first["loc"][0]) if first["loc"] else ""
+            words = (
+                f"it is one line of at most {MOST_NOTE_CHARACTERS} characters"
+                if where == "note"
+                else _WORDS.get(first["type"], first["msg"])
+            )
+            raise Refusal(f"{where}: {words}" if where else words.removeprefix("Value error, ")) from None
 
     def asking(self) -> QuarantineFilter:
         return QuarantineFilter(self.stream, self.rule, self.since, self.until)
@@ -78,7 +85,6 @@ class QuarantineAct(Record):
 _WORDS = {
     "missing": "it is needed",
     "string_pattern_mismatch": "there is no such name",
-    "string_too_long": f"at most {MOST_NOTE_CHARACTERS} characters",
     "literal_error": "it is preview, replay or discard",
     "date_from_datetime_parsing": "a day is written like 2026-03-01",
     "date_parsing": "a day is written like 2026-03-01",

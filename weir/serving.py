@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 from deltalake import DeltaTable
@@ -263,7 +264,10 @@ class _OpenRows:
         hive = "hive_partitioning = true, hive_types = {'stream': VARCHAR, 'received_on': DATE}, filename = true, file_row_number = true"
         acted = "read_parquet($acts, hive_partitioning = true, hive_types = {'stream': VARCHAR})"
         without = f' ANTI JOIN {acted} AS acts USING (stream, topic, partition, "offset")' if self.files["acts"] else ""
-        return f"read_parquet($quarantined, {hive}) AS quarantined{without}"
+        # Spark writes times in a form that names no zone: they are UTC. A producer's clock may be further off than Python can tell.
+        within = "least(greatest({0}::TIMESTAMPTZ, TIMESTAMPTZ '0001-01-02 00:00Z'), TIMESTAMPTZ '9999-12-30 00:00Z') AS {0}"
+        times = ", ".join(within.format(name) for name in ("received_at", "quarantined_at", "occurred_at"))
+        return f"(SELECT * REPLACE ({times}) FROM read_parquet($quarantined, {hive}) AS quarantined{without})"
 
     def ask(self, sql: str, **given: Any) -> list[tuple[Any, ...]]:
         files = {name: own for name, own in self.files.items() if f"${name}" in sql}
@@ -297,7 +301,7 @@ def _open_rows(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter) -> Itera
 def _files(path: str, of: list[tuple[str, str, str]]) -> list[str]:
     if not Path(path, "_delta_log").is_dir():
         return []
-    return DeltaTable(path).file_uris(partition_filters=of or None)
+    return [unquote(file) for file in DeltaTable(path).file_uris(partition_filters=of or None)]
 
 
 def _names(view: str) -> list[tuple[str, str]]:
