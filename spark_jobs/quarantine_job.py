@@ -83,7 +83,8 @@ def act(call: Call) -> Outcome:
     options, sources = call.options, call.pipeline.sources
     if options.stream not in sources:
         raise Refusal(f"'{options.stream}' is no stream or table of {call.pipeline.name}{nearest(options.stream, sources)}")
-    with hold_lease(Control(call.lake.refine_control(call.pipeline.name)), f"{call.pipeline.name} is being refined") as check_lease:
+    control = Control(call.lake.refine_control(call.pipeline.name))
+    with hold_lease(control, f"{call.pipeline.name} is being refined", options.wait_seconds) as check_lease:
         spark = build_session(f"weir {call.pipeline.name} quarantine")
         shelf = Shelf(spark, call.lake, call.pipeline, options.stream)
         shelf.finish(check_lease)
@@ -112,6 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", default="", help="day of arrival, inclusive")
     parser.add_argument("--apply", action="store_true")
     parser.add_argument("--note", default="")
+    parser.add_argument("--wait-seconds", type=float, default=0, help="for a micro-batch that runs")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from weir.pipeline import Pipeline, Step, View
 from weir.quarantine import MOST_NOTE_CHARACTERS, NOTE, RULE
 from weir.refusal import Refusal
 from weir_airflow.alerts import TellConnections, tell_of_late_night
-from weir_airflow.operators import BrokenDeclaration, Gate, QuarantineJob, Relief, SparkJob, StreamShift
+from weir_airflow.operators import WAIT, BrokenDeclaration, Gate, QuarantineJob, Relief, SparkJob, StreamShift
 
 BEFORE_ALL_DAYS = datetime(2020, 1, 1, tzinfo=UTC)
 """Days before a pipeline's start can be backfilled too."""
@@ -83,7 +83,7 @@ def _microbatch(pipeline: Pipeline) -> DAG:
     told = _common(pipeline, MICROBATCH, "validates what was archived and publishes it: accepted rows, and those set aside")
     assets = [Asset(name=f"{pipeline.name}.{source}", uri=accepted_asset(pipeline.name, source)) for source in pipeline.sources]
     with DAG(schedule=pipeline.schedule.microbatch, max_active_runs=1, **told) as dag:
-        refine = SparkJob(task_id="refine", pipeline=pipeline.name, module="refine_job", **PATIENT)
+        refine = SparkJob(task_id="refine", pipeline=pipeline.name, module="refine_job", options=[*WAIT], **PATIENT)
         refine >> Gate(task_id="gate", pipeline=pipeline.name, of=refine.task_id, outlets=assets)
     return dag
 

@@ -26,6 +26,8 @@ from weir_airflow.triggers import HeartbeatTrigger
 
 SPARK_CONNECTION = "spark_default"
 TRIES = "weir_try"
+WAIT = ["--wait-seconds", "600"]
+"""A micro-batch and an act on what it has set aside take turns: neither is red because the other runs."""
 TOLD = "weir_told"
 """What a quarantine run says to its page."""
 STOP_SECONDS = 120
@@ -204,6 +206,8 @@ class SparkJob(SparkSubmitOperator):
             raise AirflowFailException(str(refusal)) from None
         try:
             super().execute(context)
+        except FileNotFoundError:
+            raise AirflowFailException("spark-submit is not on the PATH of this worker: install PySpark or Spark there") from None
         except AirflowException as error:
             if Outcome.read(outcome_file) is None:
                 raise AirflowException(f"the job ended without a word; see above. {str(error).splitlines()[-1]}") from None
@@ -244,7 +248,7 @@ class QuarantineJob(SparkJob):
     def execute(self, context: Context) -> None:
         told: dict[str, Any] = {}
         try:
-            self.options = QuarantineAct.of(context["params"]).job_options()
+            self.options = [*QuarantineAct.of(context["params"]).job_options(), *WAIT]
             outcome = self.run_job(context)
             if outcome.replayed:
                 told["replayed"] = outcome.replayed.model_dump(mode="json")
