@@ -39,6 +39,7 @@ from weir.housekeeping import (
 from weir.layout import REFINE
 from weir.records import Control, DirtyDay, ExpiredRows, HousekeepingReport, Losses, Outcome, PublishPlan, RawKept, RefineCursor, TableFiles
 from weir.refusal import Refusal
+from weir.serving import summarise_quarantine
 from weir.supervision import hold_lease
 
 RECEIVED, OCCURRED = "received_on", "_day"
@@ -233,6 +234,7 @@ def housekeep(call: Call) -> Outcome:
         fault_point("vacuumed", 0)
         check_lease()
         expired = keeping.expire()
+        summarise_quarantine(call.lake, call.pipeline).write(call.lake.quarantine_summary(name))
         fault_point("expired", 0)
         removed = keeping.rotate()
     report = HousekeepingReport(

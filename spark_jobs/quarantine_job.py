@@ -20,6 +20,7 @@ from weir.layout import REPLAY, Lake
 from weir.pipeline import COORDINATES, nearest
 from weir.records import Control, Outcome, PublishPlan, RefineCursor, ReplayReport
 from weir.refusal import Refusal
+from weir.serving import summarise_quarantine
 from weir.supervision import hold_lease
 
 
@@ -82,18 +83,26 @@ def act(call: Call) -> Outcome:
     options, sources = call.options, call.pipeline.sources
     if options.stream not in sources:
         raise Refusal(f"'{options.stream}' is no stream or table of {call.pipeline.name}{nearest(options.stream, sources)}")
-    with hold_lease(Control(call.lake.refine_control(call.pipeline.name)), f"{call.pipeline.name} is being refined") as check_lease:
+    control = Control(call.lake.refine_control(call.pipeline.name))
+    with hold_lease(control, f"{call.pipeline.name} is being refined", options.wait_seconds) as check_lease:
         spark = build_session(f"weir {call.pipeline.name} quarantine")
         shelf = Shelf(spark, call.lake, call.pipeline, options.stream)
         shelf.finish(check_lease)
         rows = asked_rows(spark, call.lake, call.pipeline.name, options)
         if options.act == "discard":
             count = mark_rows(rows, call.lake, call.pipeline.name, shelf.source, "discarded", options.note)
+            _count_anew(call)
             return Outcome(lines=[str(count)])
         report, plan = replay(call, spark, shelf, rows)
         if plan:
             shelf.publish(plan, check_lease)
+            _count_anew(call)
     return Outcome(replayed=report, failure=f"nothing was replayed: {report.blocked[0]}" if report.blocked else None)
+
+
+def _count_anew(call: Call) -> None:
+    """What pages over all pipelines show."""
+    summarise_quarantine(call.lake, call.pipeline).write(call.lake.quarantine_summary(call.pipeline.name))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", default="", help="day of arrival, inclusive")
     parser.add_argument("--apply", action="store_true")
     parser.add_argument("--note", default="")
+    parser.add_argument("--wait-seconds", type=float, default=0, help="for a micro-batch that runs")
 
 
 if __name__ == "__main__":

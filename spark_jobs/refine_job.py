@@ -42,6 +42,7 @@ from weir.records import (
     write_whole,
 )
 from weir.refusal import Refusal
+from weir.serving import summarise_quarantine
 from weir.summaries import DAYS_KEPT, summarise_quality
 from weir.supervision import hold_lease
 
@@ -193,6 +194,7 @@ class Refinery:
                 write_whole(folder / source / f"{day}-gx.html", page)
         quality = {source: cursor.days for source, cursor in cursors.items() if cursor}
         summarise_quality(quality, blocked).write(self.lake.quality_summary(self.pipeline.name))
+        summarise_quarantine(self.lake, self.pipeline).write(self.lake.quarantine_summary(self.pipeline.name))
         return str(write_site(folder, self.pipeline, quality, blocked, self.changed))
 
 
@@ -254,7 +256,8 @@ def refine(call: Call) -> Outcome:
     asked = call.options.streams.split(",") if call.options.streams else list(call.pipeline.sources)
     if unknown := [name for name in asked if name not in call.pipeline.sources]:
         raise Refusal(f"'{unknown[0]}' is no stream or table of {call.pipeline.name}{nearest(unknown[0], call.pipeline.sources)}")
-    with hold_lease(Control(call.lake.refine_control(call.pipeline.name)), f"refining {call.pipeline.name}") as check_lease:
+    control = Control(call.lake.refine_control(call.pipeline.name))
+    with hold_lease(control, f"refining {call.pipeline.name}", call.options.wait_seconds) as check_lease:
         spark = build_session(f"weir {call.pipeline.name} refine")
         if not exists(spark, call.lake.raw(call.pipeline.name)):
             raise Refusal(f"nothing of '{call.pipeline.name}' is archived yet: run `weir stream {call.pipeline.name}` first")
@@ -271,6 +274,7 @@ def refine(call: Call) -> Outcome:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--streams", default="", help="only these, separated by commas")
     parser.add_argument("--max-rows", type=int, default=MAX_ROWS, help="of one stream in this run")
+    parser.add_argument("--wait-seconds", type=float, default=0, help="for another run, or an act on quarantined rows, that goes on")
     parser.add_argument("--deadline-seconds", type=float, default=DEADLINE_SECONDS, help="for one validation")
 
 

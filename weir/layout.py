@@ -171,6 +171,9 @@ class Lake:
     def quality_summary(self, pipeline: str) -> Path:
         return Path(self.root) / pipeline / "reports" / "quality.json"
 
+    def quarantine_summary(self, pipeline: str) -> Path:
+        return Path(self.root) / pipeline / "reports" / "quarantine.json"
+
     def nights_summary(self, pipeline: str) -> Path:
         return Path(self.root) / pipeline / "reports" / "nights.json"
 
@@ -198,8 +201,10 @@ class Lake:
 
 
 STREAM, MICROBATCH, NIGHTLY = "stream", "microbatch", "nightly"
+QUARANTINE = "quarantine"
 HOUSEKEEPING_DAG = "weir__housekeeping"
 SHIFT_TASK, RELIEF_TASK = "shift", "relief"
+QUARANTINE_TASK = "act"
 
 
 def dag_id(pipeline: str, part: str) -> str:

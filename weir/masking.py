@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from weir.pipeline import Contract, Pipeline
 from weir.records import Cell
@@ -34,6 +35,14 @@ def shown_payload(contract: Contract, payload: bytes | bytearray | None) -> str:
     if not isinstance(document, dict):
         return f"({len(payload):,} bytes, not shown: the stream has private columns)"
     return _cut(json.dumps({key: value if key in known else MASK for key, value in document.items()}, ensure_ascii=False), MAX_PAYLOAD)
+
+
+def shown_quarantined(pipeline: Pipeline, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A quarantined row as people may see it; nothing of one whose stream is no longer declared, since nobody knows what is private."""
+    contract = pipeline.sources.get(row["stream"])
+    hidden = contract is None or contract.columns[contract.identity].private
+    payload = shown_payload(contract, row["payload"]) if contract else "(not shown: the stream is no longer declared)"
+    return dict(row) | {"payload": payload, "identity": MASK if hidden and row["identity"] else row["identity"]}
 
 
 def shown_cell(pipeline: Pipeline, view: str, cell: Cell) -> Cell:

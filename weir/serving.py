@@ -1,17 +1,21 @@
 """Reads views and the quarantine from Delta without a JVM: deltalake finds the files, DuckDB answers the SQL."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 from deltalake import DeltaTable
 
-from weir.event_time import Run
+from weir.event_time import Run, utc_now
 from weir.layout import Lake
 from weir.pipeline import Pipeline, history_of, nearest
+from weir.quarantine import QuarantinedStream, QuarantineFilter, QuarantineSummary
 from weir.records import Cell, Settlement
 from weir.refusal import Refusal
 from weir.sql_text import relations_in
@@ -21,6 +25,8 @@ FORMS = ("speed", "batch")
 
 
 EXPIRY_WARNING_DAYS = 3
+QUARANTINE_MEMORY = "512MB"
+"""Of one question about the quarantine, however much is in it."""
 
 
 @dataclass(frozen=True)
@@ -164,16 +170,6 @@ class ServedView:
 
 
 @dataclass(frozen=True)
-class QuarantineFilter:
-    """Which quarantined rows are meant. Days are days of arrival, both inclusive."""
-
-    stream: str | None = None
-    rule: str | None = None
-    since: date | None = None
-    until: date | None = None
-
-
-@dataclass(frozen=True)
 class QuarantineGroup:
     """Open quarantined rows of one stream with one reason."""
 
@@ -188,50 +184,124 @@ class QuarantineGroup:
 
 def quarantine_groups(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter) -> list[QuarantineGroup]:
     """What is in quarantine, by stream and reason, most rows first. A row with two reasons stands in two groups."""
+    with _open_rows(lake, pipeline, asked) as rows:
+        if rows is None:
+            return []
+        found = rows.ask(
+            f"SELECT stream, reason, count(*), min(received_at), max(received_at), {_expiring(pipeline)} "
+            f"FROM (SELECT stream, received_at, quarantined_at, unnest(reasons) AS reason FROM {rows.source}) "
+            "WHERE $rule IS NULL OR reason = $rule GROUP BY ALL ORDER BY 3 DESC, 1, 2",
+            rule=asked.rule,
+        )
+        return [QuarantineGroup(*row) for row in found]
+
+
+def count_quarantined(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter) -> dict[str, QuarantinedStream]:
+    """The open rows of each stream that has any. A row with two reasons counts once."""
+    with _open_rows(lake, pipeline, asked) as rows:
+        if rows is None:
+            return {}
+        found = rows.ask(
+            f"SELECT stream, count(*), min(received_at), {_expiring(pipeline)}, min({_kept_until(pipeline)}) FROM {rows.source} "
+            "WHERE $rule IS NULL OR list_contains(reasons, $rule) GROUP BY stream ORDER BY stream",
+            rule=asked.rule,
+        )
+        return {
+            stream: QuarantinedStream(rows=count, oldest=oldest, expiring=expiring, expires_at=expires_at)
+            for stream, count, oldest, expiring, expires_at in found
+        }
+
+
+def summarise_quarantine(lake: Lake, pipeline: Pipeline) -> QuarantineSummary:
+    return QuarantineSummary(streams=count_quarantined(lake, pipeline, QuarantineFilter()), written_at=utc_now())
+
+
+_SHOWN = ("stream", "topic", "partition", "offset", "received_at", "reasons", "identity", "occurred_at", "quarantined_at")
+
+
+def quarantine_rows(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter, at_most: int, behind: int = 0) -> list[dict[str, Any]]:
+    """Open quarantined rows, oldest first, with their payload as it came: mask it before anybody sees it.
+
+    Payloads are most of the table: they are read of the rows that were found, and of no others.
+    """
+    with _open_rows(lake, pipeline, asked) as rows:
+        if rows is None:
+            return []
+        columns = ", ".join(f'"{name}"' for name in (*_SHOWN, "filename", "file_row_number"))
+        found = rows.ask(
+            f"SELECT {columns} FROM {rows.source} WHERE $rule IS NULL OR list_contains(reasons, $rule) "
+            f'ORDER BY received_at, partition, "offset", topic LIMIT {at_most:d} OFFSET {behind:d}',
+            rule=asked.rule,
+        )
+        payloads: dict[tuple[str, int], Any] = {}
+        for file in {row[-2] for row in found}:
+            numbers = [row[-1] for row in found if row[-2] == file]
+            of_file = "SELECT file_row_number, payload FROM read_parquet($file, file_row_number = true)"
+            for number, payload in rows.ask(f"{of_file} WHERE list_contains($numbers, file_row_number)", file=file, numbers=numbers):
+                payloads[file, number] = payload
+        return [dict(zip(_SHOWN, row, strict=False)) | {"payload": payloads[row[-2], row[-1]]} for row in found]
+
+
+def _kept_until(pipeline: Pipeline) -> str:
+    """A stream that is no longer declared has no time."""
     keep = [f"WHEN '{name}' THEN INTERVAL '{source.keep_quarantined.total_seconds()} seconds'" for name, source in pipeline.sources.items()]
-    keep_until = f"quarantined_at + CASE stream {' '.join(keep)} END"
-    rows = _ask_quarantine(
-        lake,
-        pipeline,
-        asked,
-        "SELECT stream, reason, count(*), min(received_at), max(received_at), "
-        f"count(*) FILTER ({keep_until} < now() + INTERVAL {EXPIRY_WARNING_DAYS} DAY) "
-        "FROM (SELECT unnest(reasons) AS reason, * FROM open_rows) WHERE $rule IS NULL OR reason = $rule "
-        "GROUP BY ALL ORDER BY 3 DESC, 1, 2",
-    )
-    return [QuarantineGroup(*row) for row in rows]
+    return f"quarantined_at + CASE stream {' '.join(keep)} END"
 
 
-def quarantine_rows(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter, at_most: int) -> list[dict[str, Any]]:
-    """Open quarantined rows, oldest first, with their payload as it came: mask it before anybody sees it."""
-    names = ["stream", "topic", "partition", "offset", "received_at", "reasons", "identity", "occurred_at", "quarantined_at", "payload"]
-    columns = ", ".join(f'"{name}"' for name in names)
-    sql = f'SELECT {columns} FROM open_rows WHERE $rule IS NULL OR list_contains(reasons, $rule) ORDER BY received_at, partition, "offset"'
-    return [dict(zip(names, row, strict=True)) for row in _ask_quarantine(lake, pipeline, asked, f"{sql} LIMIT {at_most:d}")]
+def _expiring(pipeline: Pipeline) -> str:
+    return f"count(*) FILTER ({_kept_until(pipeline)} < now() + INTERVAL {EXPIRY_WARNING_DAYS} DAY)"
 
 
-def _ask_quarantine(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter, sql: str) -> list[tuple[Any, ...]]:
+@dataclass(frozen=True)
+class _OpenRows:
+    """The open rows as something to select from. Only what a question names is read, from the files of the streams and days meant."""
+
+    connection: duckdb.DuckDBPyConnection
+    files: dict[str, list[str]]
+
+    @property
+    def source(self) -> str:
+        hive = "hive_partitioning = true, hive_types = {'stream': VARCHAR, 'received_on': DATE}, filename = true, file_row_number = true"
+        acted = "read_parquet($acts, hive_partitioning = true, hive_types = {'stream': VARCHAR})"
+        without = f' ANTI JOIN {acted} AS acts USING (stream, topic, partition, "offset")' if self.files["acts"] else ""
+        # Spark writes times in a form that names no zone: they are UTC. A producer's clock may be further off than Python can tell.
+        within = "least(greatest({0}::TIMESTAMPTZ, TIMESTAMPTZ '0001-01-02 00:00Z'), TIMESTAMPTZ '9999-12-30 00:00Z') AS {0}"
+        times = ", ".join(within.format(name) for name in ("received_at", "quarantined_at", "occurred_at"))
+        return f"(SELECT * REPLACE ({times}) FROM read_parquet($quarantined, {hive}) AS quarantined{without})"
+
+    def ask(self, sql: str, **given: Any) -> list[tuple[Any, ...]]:
+        files = {name: own for name, own in self.files.items() if f"${name}" in sql}
+        return self.connection.execute(sql, given | files).fetchall()
+
+
+@contextmanager
+def _open_rows(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter) -> Iterator[_OpenRows | None]:
+    """None where nothing was ever set aside of what is meant."""
     if asked.stream is not None and asked.stream not in pipeline.sources:
         raise Refusal(f"'{asked.stream}' is no stream or table of {pipeline.name}{nearest(asked.stream, pipeline.sources)}")
-    path, acts = lake.quarantined(pipeline.name), lake.quarantine_acts(pipeline.name)
-    if not Path(path, "_delta_log").is_dir():
-        return []
-    connection = duckdb.connect(config={"python_enable_replacements": False})
+    of_stream = [("stream", "=", asked.stream)] if asked.stream else []
+    days = [("received_on", sign, str(day)) for sign, day in ((">=", asked.since), ("<=", asked.until)) if day]
+    files = {
+        "quarantined": _files(lake.quarantined(pipeline.name), [*of_stream, *days]),
+        "acts": _files(lake.quarantine_acts(pipeline.name), of_stream),
+    }
+    if not files["quarantined"]:
+        yield None
+        return
+    connection = duckdb.connect(config={"python_enable_replacements": False, "memory_limit": QUARANTINE_MEMORY, "temp_directory": ""})
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("quarantined", DeltaTable(path).to_pyarrow_dataset())
-        acted_on = ""
-        if Path(acts, "_delta_log").is_dir():
-            connection.register("acts", DeltaTable(acts).to_pyarrow_dataset())
-            acted_on = 'ANTI JOIN acts USING (stream, topic, partition, "offset")'
-        connection.execute(
-            f"CREATE TEMP TABLE open_rows AS SELECT * FROM quarantined {acted_on} WHERE ($stream IS NULL OR stream = $stream) "
-            "AND ($since IS NULL OR received_on >= $since) AND ($until IS NULL OR received_on <= $until)",
-            {"stream": asked.stream, "since": asked.since, "until": asked.until},
-        )
-        return connection.execute(sql, {"rule": asked.rule}).fetchall()
+        yield _OpenRows(connection, files)
+    except duckdb.Error as error:  # a file that was compacted away meanwhile, more than the memory holds
+        raise Refusal(f"the quarantine of {pipeline.name} cannot be read now: {str(error).splitlines()[0]}") from None
     finally:
         connection.close()
+
+
+def _files(path: str, of: list[tuple[str, str, str]]) -> list[str]:
+    if not Path(path, "_delta_log").is_dir():
+        return []
+    return [unquote(file) for file in DeltaTable(path).file_uris(partition_filters=of or None)]
 
 
 def _names(view: str) -> list[tuple[str, str]]:

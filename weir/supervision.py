@@ -3,6 +3,7 @@
 import random
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,9 +78,20 @@ def check_lease(control: Control, own: Lease) -> None:
 
 
 @contextmanager
-def hold_lease(control: Control, what: str) -> Iterator[Callable[[], None]]:
-    """Hold the lease while a job runs, beating in the background. Gives the check to make before each write."""
-    lease = take_lease(control, what)
+def hold_lease(control: Control, what: str, wait_seconds: float = 0) -> Iterator[Callable[[], None]]:
+    """Hold the lease while a job runs, beating in the background. Gives the check to make before each write.
+
+    Who may wait does so for another to end, and refuses only then.
+    """
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            lease = take_lease(control, what)
+            break
+        except Refusal:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1)
     ended = threading.Event()
 
     def beat(state: Literal["running", "stopped", "failed"]) -> None:

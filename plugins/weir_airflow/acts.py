@@ -66,7 +66,10 @@ def start_run(dag: str, who: str, settings: dict[str, Any]) -> str:
     if is_paused(dag) is not False:
         raise Refusal(f"{dag} is off: switch it on in Airflow, then try again")
     run_id = f"page__{utc_now():%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
-    run = trigger_dag(dag, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=who, run_id=run_id, conf=settings)
+    try:
+        run = trigger_dag(dag, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=who, run_id=run_id, conf=settings)
+    except ValueError as error:  # the DAG as Airflow knows it may be older than the declaration
+        raise Refusal(f"Airflow did not start {dag}: {str(error).splitlines()[0]}") from None
     if run is None:
         raise Refusal(f"Airflow did not start {dag}")
     return run_id

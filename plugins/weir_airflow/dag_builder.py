@@ -12,12 +12,26 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from weir.event_time import format_duration
-from weir.layout import HOUSEKEEPING_DAG, MICROBATCH, NIGHTLY, RELIEF_TASK, SHIFT_TASK, STREAM, Home, accepted_asset, dag_id, view_asset
+from weir.layout import (
+    HOUSEKEEPING_DAG,
+    MICROBATCH,
+    NIGHTLY,
+    QUARANTINE,
+    QUARANTINE_TASK,
+    RELIEF_TASK,
+    SHIFT_TASK,
+    STREAM,
+    Home,
+    accepted_asset,
+    dag_id,
+    view_asset,
+)
 from weir.loader import declared_folders, load_pipeline
 from weir.pipeline import Pipeline, Step, View
+from weir.quarantine import MOST_NOTE_CHARACTERS, NOTE, RULE
 from weir.refusal import Refusal
 from weir_airflow.alerts import TellConnections, tell_of_late_night
-from weir_airflow.operators import BrokenDeclaration, Gate, Relief, SparkJob, StreamShift
+from weir_airflow.operators import WAIT, BrokenDeclaration, Gate, QuarantineJob, Relief, SparkJob, StreamShift
 
 BEFORE_ALL_DAYS = datetime(2020, 1, 1, tzinfo=UTC)
 """Days before a pipeline's start can be backfilled too."""
@@ -42,14 +56,14 @@ def build_all(home: Home) -> dict[str, DAG]:
             dags += build_dags(load_pipeline(folder))
             pipelines.append(folder.name)
         except Refusal as refusal:
-            dags += [_broken(folder, part, str(refusal)) for part in (STREAM, MICROBATCH, NIGHTLY)]
+            dags += [_broken(folder, part, str(refusal)) for part in (STREAM, MICROBATCH, NIGHTLY, QUARANTINE)]
     if pipelines:
         dags.append(_housekeeping(pipelines))
     return {dag.dag_id: dag for dag in dags}
 
 
 def build_dags(pipeline: Pipeline) -> list[DAG]:
-    return [_stream(pipeline), _microbatch(pipeline), _nightly(pipeline)]
+    return [_stream(pipeline), _microbatch(pipeline), _nightly(pipeline), _quarantine(pipeline)]
 
 
 def _stream(pipeline: Pipeline) -> DAG:
@@ -69,7 +83,7 @@ def _microbatch(pipeline: Pipeline) -> DAG:
     told = _common(pipeline, MICROBATCH, "validates what was archived and publishes it: accepted rows, and those set aside")
     assets = [Asset(name=f"{pipeline.name}.{source}", uri=accepted_asset(pipeline.name, source)) for source in pipeline.sources]
     with DAG(schedule=pipeline.schedule.microbatch, max_active_runs=1, **told) as dag:
-        refine = SparkJob(task_id="refine", pipeline=pipeline.name, module="refine_job", **PATIENT)
+        refine = SparkJob(task_id="refine", pipeline=pipeline.name, module="refine_job", options=[*WAIT], **PATIENT)
         refine >> Gate(task_id="gate", pipeline=pipeline.name, of=refine.task_id, outlets=assets)
     return dag
 
@@ -97,6 +111,34 @@ def _nightly(pipeline: Pipeline) -> DAG:
     return dag
 
 
+def _quarantine(pipeline: Pipeline) -> DAG:
+    """Does nothing by itself, so it is on from the start: a person's act, on its page or here, is one run."""
+    told = _common(pipeline, QUARANTINE, "previews a replay of quarantined rows, replays or discards them, when somebody asks")
+    day: dict[str, Any] = {"type": ["null", "string"], "format": "date"}
+    asked = {
+        "act": Param("preview", type="string", enum=["preview", "replay", "discard"], description="a preview changes nothing"),
+        "stream": Param(type="string", enum=list(pipeline.sources), description="the stream or table whose rows are meant"),
+        "rule": Param(None, type=["null", "string"], pattern=_whole(RULE), description="only rows with this reason: amount:be_between"),
+        "since": Param(None, **day, description="the first day of arrival (UTC)"),
+        "until": Param(None, **day, description="the last day of arrival (UTC)"),
+        "note": Param(
+            None,
+            type=["null", "string"],
+            maxLength=MOST_NOTE_CHARACTERS,
+            pattern=_whole(NOTE),
+            description="why; who discards rows has to say it",
+        ),
+    }
+    with DAG(schedule=None, max_active_runs=1, params=asked, is_paused_upon_creation=False, **told) as dag:
+        QuarantineJob(task_id=QUARANTINE_TASK, pipeline=pipeline.name)
+    return dag
+
+
+def _whole(pattern: str) -> str:
+    """Nothing before and behind: Python's own `$` would let a last line break pass."""
+    return rf"^{pattern}$(?!\n)"
+
+
 def _housekeeping(pipelines: list[str]) -> DAG:
     """Keeps the tables small: one task for each pipeline, one after the other."""
     with DAG(
@@ -115,7 +157,12 @@ def _housekeeping(pipelines: list[str]) -> DAG:
 
 
 def _broken(folder: Path, part: str, line: str) -> DAG:
-    tasks = {STREAM: [SHIFT_TASK, RELIEF_TASK], MICROBATCH: ["refine", "gate"], NIGHTLY: ["recompute", "gate"]}
+    tasks = {
+        STREAM: [SHIFT_TASK, RELIEF_TASK],
+        MICROBATCH: ["refine", "gate"],
+        NIGHTLY: ["recompute", "gate"],
+        QUARANTINE: [QUARANTINE_TASK],
+    }
     first_line = line.splitlines()[0]
     with DAG(
         dag_id(folder.name, part),

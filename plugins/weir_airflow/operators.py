@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -16,7 +17,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.jobs import job_arguments, make_room_for_log, stop_or_kill
-from weir.layout import NIGHTLY, SHIFT_TASK, Home, dag_id, job_script
+from weir.layout import NIGHTLY, QUARANTINE, SHIFT_TASK, Home, dag_id, job_script
+from weir.quarantine import QuarantineAct
 from weir.records import Control, DriverEnd, Identity, Launch, Outcome
 from weir.refusal import Refusal
 from weir.supervision import Act, Policy, decide, observe
@@ -24,6 +26,10 @@ from weir_airflow.triggers import HeartbeatTrigger
 
 SPARK_CONNECTION = "spark_default"
 TRIES = "weir_try"
+WAIT = ["--wait-seconds", "600"]
+"""A micro-batch and an act on what it has set aside take turns: neither is red because the other runs."""
+TOLD = "weir_told"
+"""What a quarantine run says to its page."""
 STOP_SECONDS = 120
 """A driver looks for a batch border for a minute by itself."""
 
@@ -34,8 +40,11 @@ class ReportLink(BaseOperatorLink):
     name = "Report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        site = "reconciliation" if operator.dag_id == dag_id(getattr(operator, "pipeline", ""), NIGHTLY) else "quality"
-        return f"/weir/{site}/{getattr(operator, 'pipeline', '')}"
+        pipeline = getattr(operator, "pipeline", "")
+        if operator.dag_id == dag_id(pipeline, QUARANTINE):
+            return f"/weir/quarantine/{pipeline}/runs/{quote(ti_key.run_id, safe='')}" if ti_key else f"/weir/quarantine/{pipeline}"
+        site = "reconciliation" if operator.dag_id == dag_id(pipeline, NIGHTLY) else "quality"
+        return f"/weir/{site}/{pipeline}"
 
 
 class SparkUiLink(BaseOperatorLink):
@@ -181,7 +190,11 @@ class SparkJob(SparkSubmitOperator):
         super().__init__(application=str(job_script(module)), name=f"weir-{pipeline}-{module}", **kwargs)
         self.pipeline, self.options = pipeline, options or []
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # the provider's tells nothing
+    def execute(self, context: Context) -> Any:  # the provider's tells nothing
+        return self._told(self.run_job(context))
+
+    def run_job(self, context: Context) -> Outcome:
+        """Run it to its end, and give what it left behind."""
         home = Home.from_environment()
         outcome_file = home.lake.outcome(self.pipeline, f"{self.task_id}-{context['ti'].id}")
         outcome_file.unlink(missing_ok=True)
@@ -193,11 +206,13 @@ class SparkJob(SparkSubmitOperator):
             raise AirflowFailException(str(refusal)) from None
         try:
             super().execute(context)
+        except FileNotFoundError:
+            raise AirflowFailException("spark-submit is not on the PATH of this worker: install PySpark or Spark there") from None
         except AirflowException as error:
             if Outcome.read(outcome_file) is None:
                 raise AirflowException(f"the job ended without a word; see above. {str(error).splitlines()[-1]}") from None
         try:
-            return self._told(Outcome.read(outcome_file) or Outcome())
+            return Outcome.read(outcome_file) or Outcome()
         finally:
             outcome_file.unlink(missing_ok=True)
 
@@ -217,6 +232,35 @@ class SparkJob(SparkSubmitOperator):
         if outcome.failure and not blocked:
             raise AirflowException(outcome.failure)
         return {"blocked": blocked}
+
+
+class QuarantineJob(SparkJob):
+    """Previews, replays or discards quarantined rows as the run's configuration asks.
+
+    That comes from anybody who may start runs: Airflow has checked it by the parameters' schema, and here it is checked again, as a
+    whole, before each value becomes one element of the job's arguments. What came of it, or why not, stays as XCom for its page.
+    Not tried again: a person waits for it, and sees what was done.
+    """
+
+    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
+        super().__init__(pipeline=pipeline, module="quarantine_job", retries=0, **kwargs)
+
+    def execute(self, context: Context) -> None:
+        told: dict[str, Any] = {}
+        try:
+            self.options = [*QuarantineAct.of(context["params"]).job_options(), *WAIT]
+            outcome = self.run_job(context)
+            if outcome.replayed:
+                told["replayed"] = outcome.replayed.model_dump(mode="json")
+            if trouble := outcome.refusal or outcome.failure:
+                raise Refusal(trouble)
+            if not outcome.replayed:
+                told["discarded"] = int(outcome.lines[0])
+        except (Refusal, AirflowException) as error:
+            told["trouble"] = str(error).splitlines()[0]
+            raise AirflowFailException(told["trouble"]) from None
+        finally:
+            context["ti"].xcom_push(key=TOLD, value=told)
 
 
 class Gate(BaseOperator):

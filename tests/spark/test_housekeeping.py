@@ -20,6 +20,7 @@ from spark_jobs.entry import Call
 from spark_jobs.transform import MESSAGE
 from weir.layout import Lake
 from weir.loader import load_pipeline
+from weir.quarantine import QuarantineFilter
 from weir.records import (
     Arrivals,
     Control,
@@ -35,7 +36,7 @@ from weir.records import (
     TableFiles,
 )
 from weir.refusal import Refusal
-from weir.serving import QuarantineFilter, quarantine_groups
+from weir.serving import quarantine_groups
 from weir.supervision import hold_lease
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -20,9 +20,10 @@ from spark_jobs import quarantine_job, refine_job
 from spark_jobs.entry import Call
 from weir.layout import Lake
 from weir.loader import load_pipeline
+from weir.quarantine import QuarantineFilter
 from weir.records import GateReport, Outcome, RefineCursor, ReplayReport
 from weir.refusal import Refusal
-from weir.serving import QuarantineFilter, quarantine_groups, quarantine_rows
+from weir.serving import quarantine_groups, quarantine_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

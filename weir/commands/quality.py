@@ -11,10 +11,11 @@ from weir.commands.terminal import AsJson, PipelineName, out, print_json, run, r
 from weir.jobs import Job
 from weir.layout import Home
 from weir.loader import load_named
-from weir.masking import MASK, shown_payload
+from weir.masking import shown_quarantined
 from weir.pipeline import Pipeline
+from weir.quarantine import QuarantineAct, QuarantineFilter
 from weir.records import ReplayReport
-from weir.serving import QuarantineFilter, quarantine_groups, quarantine_rows
+from weir.serving import quarantine_groups, quarantine_rows
 
 
 def refine(
@@ -52,6 +53,10 @@ def _asked(stream: str | None, rule: str | None, since: datetime | None, until: 
     return QuarantineFilter(stream, rule, since.date() if since else None, until.date() if until else None)
 
 
+def _shown(pipeline: Pipeline, asked: QuarantineFilter, home: Home, at_most: int) -> list[dict[str, Any]]:
+    return [shown_quarantined(pipeline, row) for row in quarantine_rows(home.lake, pipeline, asked, at_most)]
+
+
 @quarantine.command("list")
 def list_quarantine(
     pipeline: PipelineName = "shop",
@@ -83,21 +88,11 @@ def show_quarantine(
     """Rows in quarantine with their payloads; private fields are masked."""
     home = Home.from_environment()
     declared = load_named(home.pipelines, pipeline)
-    rows = _masked(declared, quarantine_rows(home.lake, declared, _asked(stream, rule, since, until), limit))
+    rows = _shown(declared, _asked(stream, rule, since, until), home, limit)
     if as_json:
         print_json(rows)
     else:
         screens.show_quarantined_rows(out, rows, limit)
-
-
-def _masked(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    shown = []
-    for row in rows:
-        contract = pipeline.sources.get(row["stream"])
-        hidden = contract is None or contract.columns[contract.identity].private
-        payload = shown_payload(contract, row["payload"]) if contract else "(not shown: the stream is no longer declared)"
-        shown.append(row | {"payload": payload, "identity": MASK if hidden and row["identity"] else row["identity"]})
-    return shown
 
 
 @quarantine.command("replay")
@@ -113,7 +108,8 @@ def replay_quarantine(
     """Send rows through the transform again. Shows what would change, then asks."""
     home = Home.from_environment()
     load_named(home.pipelines, pipeline)
-    found = _replay(home, pipeline, stream, rule, since, until, apply=yes)
+    asked = _asked(stream, rule, since, until)
+    found = _replay(home, asked, pipeline, apply=yes)
     if as_json:
         print_json(found.model_dump(mode="json"))
         return
@@ -121,24 +117,16 @@ def replay_quarantine(
     if found.applied or not (found.released or found.duplicates) or found.blocked:
         return
     if sys.stdin.isatty() and typer.confirm(f"Replay these {found.released + found.duplicates:,} rows?"):
-        screens.show_replay(out, _replay(home, pipeline, stream, rule, since, until, apply=True))
+        screens.show_replay(out, _replay(home, asked, pipeline, apply=True))
     else:
         out.print("Nothing was changed. `--yes` does it.")
 
 
-def _replay(
-    home: Home, pipeline: str, stream: str, rule: str | None, since: datetime | None, until: datetime | None, apply: bool
-) -> ReplayReport:
-    options = ["--act", "replay", *_quarantine_options(stream, rule, since, until), *(["--apply"] if apply else [])]
-    found = run(Job(home, "quarantine_job", pipeline, options=options), f"judging {stream} again").replayed
+def _replay(home: Home, asked: QuarantineFilter, pipeline: str, apply: bool) -> ReplayReport:
+    act = QuarantineAct.of(vars(asked) | {"act": "replay" if apply else "preview"})
+    found = run(Job(home, "quarantine_job", pipeline, options=act.job_options()), f"judging {act.stream} again").replayed
     assert found is not None
     return found
-
-
-def _quarantine_options(stream: str, rule: str | None, since: datetime | None, until: datetime | None) -> list[str]:
-    days = {"--since": since, "--until": until}
-    given = [part for name, day in days.items() if day for part in (name, f"{day:%Y-%m-%d}")]
-    return ["--stream", stream, *(["--rule", rule] if rule else []), *given]
 
 
 @quarantine.command("discard")
@@ -155,14 +143,14 @@ def discard_quarantine(
     home = Home.from_environment()
     declared = load_named(home.pipelines, pipeline)
     asked = _asked(stream, rule, since, until)
+    act = QuarantineAct.of(vars(asked) | {"act": "discard", "note": note})
     groups = quarantine_groups(home.lake, declared, asked)
     screens.show_quarantine(out, pipeline, groups)
     if not groups:
         return
-    screens.show_quarantined_rows(out, _masked(declared, quarantine_rows(home.lake, declared, asked, 10)), 10)
+    screens.show_quarantined_rows(out, _shown(declared, asked, home, 10), 10)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Discard these rows?")):
         out.print("Nothing was changed. `--yes` does it.")
         return
-    options = ["--act", "discard", "--note", note, *_quarantine_options(stream, rule, since, until)]
-    (count,) = run(Job(home, "quarantine_job", pipeline, options=options), f"discarding rows of {stream}").lines
+    (count,) = run(Job(home, "quarantine_job", pipeline, options=act.job_options()), f"discarding rows of {stream}").lines
     out.print(f"{int(count):,} rows of {stream} discarded: {note}", markup=False)

@@ -8,10 +8,10 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from weir.layout import MICROBATCH, NIGHTLY, STREAM
+from weir.layout import MICROBATCH, NIGHTLY, QUARANTINE, STREAM
 from weir.look import style
 from weir.refusal import Refusal
-from weir_airflow.pages import metrics, nights, pipelines, quality, reports, rest, streams
+from weir_airflow.pages import metrics, nights, pipelines, quality, quarantine, reports, rest, streams
 from weir_airflow.pages.book import HERE, BookDep, headers, render
 
 app = FastAPI(title="Weir", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(requires_authenticated())])
@@ -39,7 +39,7 @@ def show_start(book: BookDep) -> Response:
 def show_of_dag(book: BookDep, dag: str) -> Response:
     """From a DAG's page to what Weir has to say about it."""
     pipeline, _, part = dag.rpartition("__")
-    place = {STREAM: "streams", MICROBATCH: "quality", NIGHTLY: "reconciliation"}.get(part)
+    place = {STREAM: "streams", MICROBATCH: "quality", NIGHTLY: "reconciliation", QUARANTINE: "quarantine"}.get(part)
     if place is None or pipeline not in book.visitor.pipelines():
         raise HTTPException(404, "This DAG belongs to none of Weir's pipelines.")
     return book.go(f"/{place}/{pipeline}")
@@ -58,5 +58,5 @@ def show_static(file: str) -> Response:
     return Response(content, media_type=mimetypes.guess_type(file)[0] or "text/plain", headers=kept)
 
 
-for room in (streams, quality, nights, pipelines, reports, metrics, rest):
+for room in (streams, quality, quarantine, nights, pipelines, reports, metrics, rest):
     app.include_router(room.router)

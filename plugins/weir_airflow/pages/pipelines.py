@@ -3,7 +3,7 @@
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import HTMLResponse
 
-from weir.layout import MICROBATCH, NIGHTLY, STREAM, dag_id
+from weir.layout import MICROBATCH, NIGHTLY, QUARANTINE, STREAM, dag_id
 from weir.loader import declared_folders
 from weir.refusal import Refusal
 from weir_airflow.pages.book import BookDep, PageNumber
@@ -35,5 +35,5 @@ def show_pipeline(book: BookDep, pipeline: str) -> HTMLResponse:
         for file in sorted(folder.iterdir(), key=lambda own: (own.name != "pipeline.yaml", own.name))
         if file.is_file() and not file.is_symlink() and file.suffix in (".yaml", ".sql")
     ]
-    dags = [dag_id(pipeline, part) for part in (STREAM, MICROBATCH, NIGHTLY)]
+    dags = [dag_id(pipeline, part) for part in (STREAM, MICROBATCH, NIGHTLY, QUARANTINE)]
     return book.show("pipeline.html", "pipelines", pipeline=pipeline, declared=declared, wrong=wrong, files=files, dags=dags)
