@@ -47,6 +47,15 @@ class ReportLink(BaseOperatorLink):
         return f"/weir/{site}/{pipeline}"
 
 
+class StreamLink(BaseOperatorLink):
+    """From a shift to the live page of the stream that it looks after."""
+
+    name = "Stream"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        return f"/weir/streams/{getattr(operator, 'pipeline', '')}"
+
+
 class SparkUiLink(BaseOperatorLink):
     """From a shift to Spark's own pages of its driver, where they are switched on."""
 
@@ -66,7 +75,7 @@ class StreamShift(BaseOperator):
     """
 
     ui_color = "#d5eef2"
-    operator_extra_links = (SparkUiLink(), ReportLink())
+    operator_extra_links = (SparkUiLink(), StreamLink())
 
     def __init__(self, *, pipeline: str, shift_seconds: float, connection: str = SPARK_CONNECTION, **kwargs: Any) -> None:
         super().__init__(**kwargs)

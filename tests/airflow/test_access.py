@@ -12,6 +12,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from beats import NOW, beat, pulse
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
+from quarantined import aside, set_aside
 
 from weir.layout import Home
 from weir.records import Control
@@ -172,3 +173,20 @@ def test_rest_is_described_paged_and_bounded(visit: Visit) -> None:
     assert client.get("/api/v1/pipelines?each=100000").status_code == 422
     assert client.get("/api/v1/streams").json()["items"][0]["state"] == "never started"
     assert client.get("/api/v1/settlements/shop").json()["visits"]["until"] is None
+
+
+def test_quarantined_rows_are_had_by_programs_masked_and_in_pages(visit: Visit) -> None:
+    lake = Home.from_environment().lake
+    rows = [aside(number, ["email:match_regex"], {"customer_id": 1, "email": "secret@x.example"}, "customers") for number in range(5)]
+    set_aside(lake, *rows, aside(9, ["amount:be_between"], {"amount": "-1"}))
+    client = visit("viewer")
+    groups = client.get("/api/v1/quarantine/shop").json()
+    assert [(own["stream"], own["reason"], own["rows"]) for own in groups["items"]] == [
+        ("customers", "email:match_regex", 5),
+        ("orders", "amount:be_between", 1),
+    ]
+    some = client.get("/api/v1/quarantine/shop/rows?stream=customers&each=2&page=3").json()
+    assert (some["all"], some["pages"], len(some["items"])) == (5, 3, 1) and "secret" not in str(some)
+    assert client.get("/api/v1/quarantine/shop/runs/none").status_code == 404
+    refused = visit("admin").post("/api/v1/quarantine/shop", json={"act": "discard", "stream": "orders"}, headers=OWN_SITE)
+    assert refused.status_code == 409 and "says why" in refused.json()["detail"]

@@ -17,7 +17,7 @@ from weir.layout import Home
 from weir.loader import load_named
 from weir.pipeline import Pipeline
 from weir_airflow.dag_builder import build_all, build_dags, describe
-from weir_airflow.operators import TOLD, Gate, ReportLink, SparkJob, StreamShift
+from weir_airflow.operators import TOLD, Gate, ReportLink, SparkJob, StreamLink, StreamShift
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -144,6 +144,8 @@ def test_missing_jars_are_said_in_one_line(module: str, pipelines: Path, tmp_pat
 def test_the_night_leads_to_its_own_pages(pipelines: Path) -> None:
     links = {task.task_id: ReportLink().get_link(task, ti_key=None) for task in all_dags()["shop__nightly"].tasks}
     assert set(links.values()) == {"/weir/reconciliation/shop"}
+    shift = all_dags()["shop__stream"].get_task("shift")
+    assert StreamLink().get_link(shift, ti_key=None) == "/weir/streams/shop"
     act = all_dags()["shop__quarantine"].get_task("act")
     assert ReportLink().get_link(act, ti_key=SimpleNamespace(run_id="manual__a+b/c")) == "/weir/quarantine/shop/runs/manual__a%2Bb%2Fc"
     assert ReportLink().get_link(all_dags()["shop__microbatch"].tasks[0], ti_key=None) == "/weir/quality/shop"

@@ -9,18 +9,20 @@ from pydantic import BaseModel
 
 from weir.event_time import utc_now
 from weir.gauges import Readings
-from weir.layout import NIGHTLY, STREAM, dag_id
-from weir.masking import shown_cell
+from weir.layout import NIGHTLY, QUARANTINE, STREAM, dag_id
+from weir.masking import shown_cell, shown_quarantined
 from weir.overview import StreamOverview, stream_overview
 from weir.pipeline import Pipeline
+from weir.quarantine import QuarantineAct, QuarantineFilter
 from weir.records import Cell, NightlyReport, Settlement
 from weir.refusal import Refusal
-from weir.serving import differences
+from weir.serving import QuarantineGroup, count_quarantined, differences, quarantine_groups, quarantine_rows
 from weir.settlements import accept_cells, revert_settlement, settlements_of
 from weir.summaries import NightRow, NightSummary, QualitySummary
 from weir_airflow import acts
 from weir_airflow.access import Visitor, VisitorDep, refuse_other_sites
 from weir_airflow.pages.book import cut_page
+from weir_airflow.runs import QuarantineRun, quarantine_run
 
 router = APIRouter(prefix="/api/v1")
 ACT: dict[str, Any] = {"dependencies": [Depends(refuse_other_sites)]}
@@ -111,6 +113,62 @@ def get_quality(visitor: VisitorDep, pipeline: str) -> QualitySummary:
     """The last month of every stream, by day of arrival."""
     visitor.must_see(pipeline)
     return _or_404(QualitySummary.read(visitor.home.lake.quality_summary(pipeline)), "No micro-batch has run yet.")
+
+
+Rule = Annotated[str | None, Query(max_length=300, description="a reason, such as amount:be_between")]
+
+
+@router.get("/quarantine/{pipeline}")
+def list_quarantine(
+    visitor: VisitorDep,
+    pipeline: str,
+    stream: str | None = None,
+    rule: Rule = None,
+    since: date | None = None,
+    until: date | None = None,
+    page: PageNumber = 1,
+    each: Each = 20,
+) -> Listing[QuarantineGroup]:
+    """What was set aside and is still open, by stream and reason, most rows first."""
+    asked = QuarantineFilter(stream, rule, since, until)
+    found = quarantine_groups(visitor.home.lake, visitor.load(pipeline), asked)
+    return Listing[QuarantineGroup].model_validate(_list(found, page, each))
+
+
+@router.get("/quarantine/{pipeline}/rows")
+def list_quarantined_rows(
+    visitor: VisitorDep,
+    pipeline: str,
+    stream: str | None = None,
+    rule: Rule = None,
+    since: date | None = None,
+    until: date | None = None,
+    page: Annotated[int, Query(ge=1, le=1_000)] = 1,
+    each: Each = 20,
+) -> Listing[dict[str, Any]]:
+    """The rows themselves, the oldest first; private columns are masked."""
+    declared, asked = visitor.load(pipeline), QuarantineFilter(stream, rule, since, until)
+    count = sum(own.rows for own in count_quarantined(visitor.home.lake, declared, asked).values())
+    rows = quarantine_rows(visitor.home.lake, declared, asked, each, (page - 1) * each)
+    shown = [shown_quarantined(declared, row) for row in rows]
+    return Listing[dict[str, Any]](items=shown, page=page, pages=max(1, -(-count // each)), all=count)
+
+
+@router.post("/quarantine/{pipeline}", **ACT)
+def act_on_quarantine(visitor: VisitorDep, pipeline: str, asked: Annotated[dict[str, str], Body()]) -> Done:
+    """Preview, replay or discard by a run of the quarantine's DAG: `act`, `stream`, and where wanted `rule`, `since`, `until`, `note`."""
+    visitor.must_act(pipeline, QUARANTINE)
+    act = QuarantineAct.of(asked)
+    if act.stream not in visitor.load(pipeline).sources:
+        raise HTTPException(404, "There is no such stream.")
+    return Done(done=acts.start_run(dag_id(pipeline, QUARANTINE), visitor.user.get_name(), act.settings()))
+
+
+@router.get("/quarantine/{pipeline}/runs/{run_id}")
+def get_quarantine_run(visitor: VisitorDep, pipeline: str, run_id: str) -> QuarantineRun:
+    """How an act stands, and what came of it."""
+    visitor.must_see(pipeline)
+    return _or_404(quarantine_run(pipeline, run_id), "The quarantine of this pipeline has no such run.")
 
 
 @router.get("/nights/{pipeline}")
