@@ -39,10 +39,10 @@ STREAM_ACTS: dict[str, Callable[[Home, str, str], str]] = {"start": start_stream
 
 
 def is_paused(dag: str) -> bool | None:
-    """Whether the DAG is off; None where Airflow does not know it yet."""
+    """Whether the DAG is off; None where Airflow does not know it yet, or can no longer import it."""
     with create_session() as session:
         found = session.get(DagModel, dag)
-        return found.is_paused if found else None
+        return found.is_paused if found and not found.is_stale else None
 
 
 def _set_paused(dag: str, paused: bool) -> None:
@@ -63,7 +63,9 @@ def _request_stop(home: Home, pipeline: str, reason: str, hold: bool) -> None:
 
 def start_run(dag: str, who: str, settings: dict[str, Any]) -> str:
     """Start a run of a DAG; its id. The settings are values: the task checks each before it uses it."""
-    if is_paused(dag) is not False:
+    if (paused := is_paused(dag)) is None:
+        raise Refusal(f"Airflow does not know {dag} now: wait until its DAG processor has read it, or look at its import errors")
+    if paused:
         raise Refusal(f"{dag} is off: switch it on in Airflow, then try again")
     run_id = f"page__{utc_now():%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
     try:

@@ -13,6 +13,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.xcom import XComModel
 from airflow.utils.db import initdb
@@ -23,7 +24,7 @@ from events import NOON, order
 from fastapi.testclient import TestClient
 from pages import Page
 from quarantined import aside, set_aside
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from weir.layout import Home
 from weir.loader import load_named
@@ -251,3 +252,16 @@ def test_runs_of_other_dags_are_not_there(filled: Browser) -> None:
     filled.get("/quarantine/shop/runs/page__night", 404)
     filled.post("/quarantine/shop/runs/page__night/replay", 404)
     assert "Nobody has acted" in filled.get("/quarantine/shop").words and runs() == []
+
+
+@pytest.mark.parametrize(("changed", "said"), [({"is_paused": True}, "is off"), ({"is_stale": True}, "does not know")])
+def test_a_dag_that_cannot_run_is_said_before_anybody_waits(filled: Browser, changed: dict[str, bool], said: str) -> None:
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == DAG).values(**changed))
+    try:
+        page = filled.get("/quarantine/shop?stream=orders").words
+        assert said in page and "Preview a replay" not in page
+        assert said in filled.post("/quarantine/shop/preview", 409, stream="orders") and runs() == []
+    finally:
+        with create_session() as session:
+            session.execute(update(DagModel).where(DagModel.dag_id == DAG).values(is_paused=False, is_stale=False))
