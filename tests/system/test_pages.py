@@ -123,13 +123,11 @@ def test_a_red_gate_leads_to_its_report(shown: Shown) -> None:
     wait_for(lambda: station.runs(REFINES), MAY_TAKE_SECONDS, "a micro-batch is due")
     run = station.runs(REFINES)[-1]["dag_run_id"]
     assert station.await_run(REFINES, run) == {"refine": "success", "gate": "failed"}
-    page.goto(f"/dags/{REFINES}/runs/{run}/tasks/gate")
-    with page.context.expect_page() as opened:
-        page.get_by_role("link", name="Report").first.click()
-    report = opened.value
-    expect(report.get_by_role("alert")).to_contain_text("BLOCKED")
-    expect(report.get_by_role("alert")).to_contain_text("mean")
-    report.close()
+    page.goto(f"/dags/{REFINES}/runs/{run}/tasks/gate/details")
+    page.get_by_role("link", name="Report").first.click()
+    page.wait_for_url("**/weir/quality/shop")
+    expect(page.get_by_role("alert")).to_contain_text("BLOCKED")
+    expect(page.get_by_role("alert")).to_contain_text("mean")
 
     # Mended: the next micro-batch publishes, and sets the bad rows aside.
     shown.expectations(lambda rules: [own for own in rules if own != rule])
