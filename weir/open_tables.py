@@ -8,21 +8,19 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem
 
 from weir.event_time import day_bounds
 
 DAY = "_day"
 MOST_TABLES = 64
-_LOCAL, _PARQUET = LocalFileSystem(), ds.ParquetFileFormat()
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,17 @@ class Snapshot:
         return list(self.dataset.schema.names)
 
     def since(self, day: date) -> Any:
-        """The dataset of this day and those after it, where the table is cut into days."""
+        """The dataset of this day, those after it, and rows without a day, where the table is cut into days."""
+        return self._part([own for own in self.by_day if own is None or own >= day])
+
+    def before(self, day: date) -> Any:
+        """The dataset of the days before this one."""
+        return self._part([own for own in self.by_day if own is not None and own < day])
+
+    def _part(self, days: list[date | None]) -> Any:
         if not self.fragments:
             return self.dataset
-        few = [self.fragments[file.path] for own, files in self.by_day.items() if own is not None and own >= day for file in files]
-        return ds.FileSystemDataset(few, self.dataset.schema, _PARQUET, _LOCAL)
+        return _dataset([self.fragments[file.path] for day in days for file in self.by_day[day]], self.dataset.schema)
 
     def days(self) -> list[date]:
         return sorted(day for day in self.by_day if day is not None)
@@ -111,17 +115,16 @@ class OpenTable:
             return Snapshot(table.version(), by_day, table.to_pyarrow_dataset())
         self._fragments = {file.path: self._fragments.get(file.path) or self._fragment(file) for file in files}
         schema = pa.schema(table.schema().to_arrow())
-        dataset = ds.FileSystemDataset(list(self._fragments.values()), schema, _PARQUET, _LOCAL)
-        return Snapshot(table.version(), by_day, dataset, self._fragments)
+        return Snapshot(table.version(), by_day, _dataset(list(self._fragments.values()), schema), self._fragments)
 
     def _fragment(self, file: File) -> Any:
         if file.day is None:
-            return _PARQUET.make_fragment(file.path, _LOCAL, partition_expression=pc.field(DAY).is_null())
+            return _make_fragment(file.path, pc.field(DAY).is_null())
         holds = pc.field(DAY) == pa.scalar(file.day, pa.date32())
         if self._time:
             start, end = (pa.scalar(bound, pa.timestamp("us", "UTC")) for bound in day_bounds(file.day))
             holds = holds & (pc.field(self._time) >= start) & (pc.field(self._time) < end)
-        return _PARQUET.make_fragment(file.path, _LOCAL, partition_expression=holds)
+        return _make_fragment(file.path, holds)
 
 
 class OpenTables:
@@ -139,3 +142,23 @@ class OpenTables:
             while len(self._tables) > self._most:
                 self._tables.popitem(last=False)
         return table.now()
+
+
+@cache
+def _formats() -> tuple[Any, Any, Any]:
+    """Imported when a table is read: it takes pandas along, for which no other command has to wait."""
+    from pyarrow.dataset import FileSystemDataset, ParquetFileFormat
+    from pyarrow.fs import LocalFileSystem
+
+    return FileSystemDataset, ParquetFileFormat(), LocalFileSystem()
+
+
+def _dataset(fragments: list[Any], schema: Any) -> Any:
+    file_system_dataset, parquet, local = _formats()
+    return file_system_dataset(fragments, schema, parquet, local)
+
+
+def _make_fragment(path: str, holds: Any) -> Any:
+    """A file, and what is known to hold of all its rows."""
+    _, parquet, local = _formats()
+    return parquet.make_fragment(path, local, partition_expression=holds)

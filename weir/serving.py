@@ -20,12 +20,13 @@ from weir.records import Cell, Settlement
 from weir.refusal import Refusal
 from weir.sql_text import relations_in
 
+RECENT_DAYS = 31
+"""People mostly ask about these: days before them are told apart by one comparison, not file by file."""
 FORMS = ("speed", "batch")
 """`<view>` is the served view; `<view>__speed` and `<view>__batch` are its two layers as they stand."""
 
 
 EXPIRY_WARNING_DAYS = 3
-
 
 _TABLES = OpenTables()
 """Those that were asked for last stay open."""
@@ -326,9 +327,15 @@ def _cells_of(
         batch = _TABLES.now(lake.batch(pipeline.name, view, fingerprint), declared.time)
         if batch is None:
             raise Refusal(_missing(pipeline, view, "batch"))
-        connection.register(f"_{name}_batch", batch.since(first) if first else batch.dataset)
         columns += batch.columns
+        days = batch.days()
+        border = first or (days[-RECENT_DAYS] if len(days) > RECENT_DAYS else date.min)
+        connection.register(f"_{name}_batch", batch.since(border))
         parts.append(f'SELECT * EXCLUDE (_status){status} FROM "_{name}_batch"{within}')
+        if first is None and border > date.min:
+            connection.register(f"_{name}_before", batch.before(border))
+            within += f"{' AND' if within else ' WHERE'} \"{declared.time}\" < TIMESTAMPTZ '{border} 00:00:00+00'"
+            parts.append(f'SELECT * EXCLUDE (_status){status} FROM "_{name}_before"{within}')
     if form != "batch":
         speed = _TABLES.now(lake.speed(pipeline.name, view, fingerprint), declared.time)
         if speed is None and not parts:

@@ -19,7 +19,7 @@ from weir.wording import pattern_words
 from weir_airflow.pages.book import Book, BookDep, PageNumber, headers, render
 
 router = APIRouter()
-LAST_DAYS, LAST_ROWS = 7, 50
+LAST_DAYS, LAST_ROWS = 7, 25
 _ASKING = AskingProcesses()
 
 Sql = Annotated[str, Query(max_length=MOST_CHARACTERS)]
@@ -50,7 +50,7 @@ def ask(book: BookDep, pipeline: str, sql: Sql = "", x: Word = "", y: Word = "",
     if not sql and "query" in declared.views:
         return show_view(book, pipeline, "query")
     if format == "csv":
-        return _csv(pipeline, _answer(book, pipeline, sql, DOWNLOAD))
+        return _csv(book, pipeline, sql)
     told: dict[str, Any] = {"pipeline": pipeline, "declared": declared, "sql": sql, "limits": PAGE, "most_rows": DOWNLOAD.rows}
     if not sql:
         names = list(declared.views)
@@ -62,7 +62,6 @@ def ask(book: BookDep, pipeline: str, sql: Sql = "", x: Word = "", y: Word = "",
         return render(book.request, "query.html", "views", 400, answer=None, wrong=str(refusal), **told)
     choice = choose(answer, x, y, colour)
     picture = draw(answer, choice) if choice else None
-    asked = {"sql": sql, "x": x, "y": y, "colour": colour}
     return book.show(
         "query.html",
         "views",
@@ -72,7 +71,7 @@ def ask(book: BookDep, pipeline: str, sql: Sql = "", x: Word = "", y: Word = "",
         picture=picture,
         numbers=answer.of_kind(NUMBER),
         colours=colours_of(answer),
-        asked={name: value for name, value in asked.items() if value},
+        asked={"x": x, "y": y, "colour": colour},
         **told,
     )
 
@@ -109,7 +108,11 @@ def _answer(book: Book, pipeline: str, sql: str, limits: Limits) -> PlainAnswer:
     return _ASKING.ask(book.home.lake.root, folder.resolve(), sql, limits)
 
 
-def _csv(pipeline: str, answer: PlainAnswer) -> Response:
+def _csv(book: Book, pipeline: str, sql: str) -> Response:
+    try:
+        answer = _answer(book, pipeline, sql, DOWNLOAD)
+    except Refusal as refusal:
+        raise HTTPException(400, str(refusal)) from None
     named = {"Content-Disposition": f'attachment; filename="{pipeline}.csv"', "X-Weir-Cut": "yes" if answer.is_cut else "no"}
     return Response("".join(csv_lines(answer)), media_type="text/csv; charset=utf-8", headers=headers() | named)
 
