@@ -32,9 +32,9 @@ class File:
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A table as it was at one version."""
+    """A table as it was at one version. The same one is given until the table changes."""
 
     version: int
     by_day: dict[date | None, list[File]]

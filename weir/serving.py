@@ -14,7 +14,7 @@ from weir.asking import COMMAND, PAGE, Limits, locked_database, names_asked, too
 from weir.event_time import Run
 from weir.layout import Lake
 from weir.masking import masked_column, private_columns
-from weir.open_tables import OpenTables, Snapshot
+from weir.open_tables import DAY, MOST_TABLES, OpenTables, Snapshot
 from weir.pipeline import Pipeline, history_of, nearest
 from weir.records import Cell, Settlement
 from weir.refusal import Refusal
@@ -260,7 +260,22 @@ class LastCells:
 
 
 def last_cells(lake: Lake, pipeline: Pipeline, view: str, days: int, rows: int) -> LastCells | None:
-    """From the last days that have cells, however many there are before; None where there are none."""
+    """From the last days that have cells, however many there are before; None where there are none. Read again when they have changed."""
+    asked = (lake, pipeline.name, view, days, rows)
+    basis = (settled_run(lake, pipeline, view), *_layers(lake, pipeline, view), private_columns(pipeline, view))
+    known = _LAST_CELLS.get(asked)
+    if known is None or known[0] != basis:
+        known = _LAST_CELLS[asked] = (basis, _read_last_cells(lake, pipeline, view, days, rows))
+        while len(_LAST_CELLS) > MOST_TABLES:
+            _LAST_CELLS.pop(next(iter(_LAST_CELLS)), None)
+    return known[1]
+
+
+_LAST_CELLS: dict[tuple[Any, ...], tuple[tuple[Any, ...], LastCells | None]] = {}
+"""What was asked → on what the answer stands, and the answer."""
+
+
+def _read_last_cells(lake: Lake, pipeline: Pipeline, view: str, days: int, rows: int) -> LastCells | None:
     known = cell_days(lake, pipeline, view)
     if not known:
         return None
@@ -280,12 +295,16 @@ def last_cells(lake: Lake, pipeline: Pipeline, view: str, days: int, rows: int) 
         connection.close()
 
 
+def _layers(lake: Lake, pipeline: Pipeline, view: str) -> tuple[Snapshot | None, Snapshot | None]:
+    """Batch and speed of a view."""
+    fingerprint, time_column = pipeline.fingerprint(view), pipeline.views[view].time
+    paths = lake.batch(pipeline.name, view, fingerprint), lake.speed(pipeline.name, view, fingerprint)
+    return _TABLES.now(paths[0], time_column), _TABLES.now(paths[1], time_column)
+
+
 def cell_days(lake: Lake, pipeline: Pipeline, view: str) -> list[date]:
     """The days of which cells are served, from the tables' logs."""
-    fingerprint, time_column = pipeline.fingerprint(view), pipeline.views[view].time
-    run = settled_run(lake, pipeline, view)
-    batch = _TABLES.now(lake.batch(pipeline.name, view, fingerprint), time_column) if run else None
-    speed = _TABLES.now(lake.speed(pipeline.name, view, fingerprint), time_column)
+    run, (batch, speed) = settled_run(lake, pipeline, view), _layers(lake, pipeline, view)
     settled = {day for day in batch.days() if run.since <= day < run.until} if batch and run else set()
     streamed = {day for day in speed.days() if run is None or not run.since <= day < run.until} if speed else set()
     return sorted(settled | streamed)
@@ -293,8 +312,7 @@ def cell_days(lake: Lake, pipeline: Pipeline, view: str) -> list[date]:
 
 def settled_cells(lake: Lake, pipeline: Pipeline, view: str) -> int:
     """How many there are, from the table's log."""
-    run = settled_run(lake, pipeline, view)
-    batch = _TABLES.now(lake.batch(pipeline.name, view, pipeline.fingerprint(view)), pipeline.views[view].time) if run else None
+    run, (batch, _) = settled_run(lake, pipeline, view), _layers(lake, pipeline, view)
     return sum(batch.rows_of(day) for day in batch.days() if run.since <= day < run.until) if batch and run else 0
 
 
@@ -343,14 +361,24 @@ def _cells_of(
         if speed is not None:
             connection.register(f"_{name}_speed", speed.since(first) if first else speed.dataset)
             columns += speed.columns
-            grain = ", ".join(f'"{column}"' for column in declared.grain)
             without = f" WHERE _day < DATE '{run.since}' OR _day >= DATE '{run.until}'" if run else ""
             status = ", 'provisional' AS status" if form == "served" else ""
-            parts.append(
-                f'SELECT * EXCLUDE (_generation, _batch){status} FROM "_{name}_speed"{without} '
-                f"QUALIFY row_number() OVER (PARTITION BY _day, {grain} ORDER BY _generation DESC, _batch DESC) = 1"
-            )
+            parts.append(f"SELECT *{status} FROM ({_last_words(f'_{name}_speed', speed.columns, declared.grain, without)})")
     return " UNION ALL BY NAME ".join(parts), list(dict.fromkeys(columns))
+
+
+def _last_words(table: str, columns: list[str], grain: list[str], where: str) -> str:
+    """Of each cell that was told several times, the last word. By grouping: half the cost of a window, and as well cut to a few days."""
+    keys = ", ".join(f'"{column}"' for column in (DAY, *grain))
+    values = [column for column in columns if column not in (DAY, "_generation", "_batch", *grain)]
+    packed = ", ".join(f'"{column}" := "{column}"' for column in values) or "nothing := NULL"
+    shown = ", ".join(
+        f'_last."{column}" AS "{column}"' if column in values else f'"{column}"'
+        for column in columns
+        if column not in ("_generation", "_batch")
+    )
+    last = f"arg_max(struct_pack({packed}), struct_pack(generation := _generation, batch := _batch)) AS _last"
+    return f'SELECT {shown} FROM (SELECT {keys}, {last} FROM "{table}"{where} GROUP BY {keys})'
 
 
 def _register_table(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipeline: Pipeline, table: str) -> None:

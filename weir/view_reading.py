@@ -9,7 +9,7 @@ from weir.layout import Lake
 from weir.pipeline import Pipeline
 from weir.serving import cell_days, settled_run
 
-FIRST_ROWS = 500
+FIRST_ROWS = 200
 
 
 @dataclass(frozen=True)
