@@ -106,6 +106,16 @@ class AskingProcesses:
         with self._one() as process:
             return process.ask(lake_root, folder, sql, limits)
 
+    def prepare(self) -> None:
+        """Somebody is about to ask: have a process ready, which takes a second or two to start."""
+        if self._places.acquire(blocking=False):
+            try:
+                with self._lock:
+                    if not self._free:
+                        self._free.append(AskingProcess())
+            finally:
+                self._places.release()
+
     @contextmanager
     def _one(self) -> Iterator[AskingProcess]:
         if not self._places.acquire(timeout=PATIENCE_SECONDS):

@@ -53,6 +53,7 @@ def ask(book: BookDep, pipeline: str, sql: Sql = "", x: Word = "", y: Word = "",
         return _csv(book, pipeline, sql)
     told: dict[str, Any] = {"pipeline": pipeline, "declared": declared, "sql": sql, "limits": PAGE, "most_rows": DOWNLOAD.rows}
     if not sql:
+        _ASKING.prepare()
         names = list(declared.views)
         sql = first_question(book.home.lake, declared, names[0]) if names else ""
         return book.show("query.html", "views", answer=None, wrong="", **told | {"sql": sql})
@@ -81,6 +82,7 @@ def show_view(book: BookDep, pipeline: str, view: str) -> HTMLResponse:
     declared = book.visitor.load(pipeline)
     if view not in declared.views:
         raise HTTPException(404, "There is no such view.")
+    _ASKING.prepare()
     own, lake, wrong, last = declared.views[view], book.home.lake, "", None
     try:
         last = last_cells(lake, declared, view, LAST_DAYS, LAST_ROWS)
