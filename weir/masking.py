@@ -45,17 +45,27 @@ def shown_quarantined(pipeline: Pipeline, row: Mapping[str, Any]) -> dict[str, A
     return dict(row) | {"payload": payload, "identity": MASK if hidden and row["identity"] else row["identity"]}
 
 
+def private_columns(pipeline: Pipeline, view: str) -> set[str]:
+    """The names under which a view may hold what is private in its streams, or in the tables that it looks up."""
+    sources = [*pipeline.streams_of(view), *pipeline.views[view].as_of]
+    return {column for name in sources for column in pipeline.sources[name].private_columns}
+
+
+def masked_column(name: str) -> str:
+    """For DuckDB's SELECT. That a private value is missing may be seen, its content not."""
+    return f"""CASE WHEN "{name}" IS NOT NULL THEN '{MASK}' END AS "{name}\""""
+
+
 def shown_cell(pipeline: Pipeline, view: str, cell: Cell) -> Cell:
     """A differing cell as people may see it: values that have the name of a private column, and private identities, are masked."""
-    streams = [pipeline.streams[name] for name in pipeline.streams_of(view)]
-    private = {column for stream in streams for column in stream.private_columns}
+    private = private_columns(pipeline, view)
     if not private:
         return cell
 
     def masked(values: dict[str, str] | None) -> dict[str, str] | None:
         return None if values is None else {name: MASK if name in private else value for name, value in values.items()}
 
-    hides = any(stream.identity in private for stream in streams)
+    hides = any(pipeline.streams[name].identity in private for name in pipeline.streams_of(view))
     causes = [own.model_copy(update={"identities": [MASK] * len(own.identities)}) if hides else own for own in cell.causes]
     return Cell(grain=masked(cell.grain) or {}, speed=masked(cell.speed), batch=masked(cell.batch), causes=causes)
 

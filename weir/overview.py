@@ -31,6 +31,9 @@ class Declarations:
         folder = next((own for own in declared_folders(home.pipelines) if own.name == name), None)
         if folder is None:
             raise Refusal(f"there is no pipeline '{name}'")
+        return self.load_folder(folder)
+
+    def load_folder(self, folder: Path) -> Pipeline:
         # A folder that was moved here with old times is another one by its inode.
         stats = sorted((file.name, (stat := file.stat()).st_mtime_ns, stat.st_ino) for file in folder.iterdir())
         known = self._known.get(folder)

@@ -1,9 +1,10 @@
 """Reads views and the quarantine from Delta without a JVM: deltalake finds the files, DuckDB answers the SQL."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,19 @@ from urllib.parse import unquote
 import duckdb
 from deltalake import DeltaTable
 
+from weir.asking import COMMAND, PAGE, Limits, locked_database, names_asked, too_long_line
 from weir.event_time import Run, utc_now
 from weir.layout import Lake
+from weir.masking import masked_column, private_columns
+from weir.open_tables import DAY, MOST_TABLES, OpenTables, Snapshot
 from weir.pipeline import Pipeline, history_of, nearest
 from weir.quarantine import QuarantinedStream, QuarantineFilter, QuarantineSummary
 from weir.records import Cell, Settlement
 from weir.refusal import Refusal
 from weir.sql_text import relations_in
 
+RECENT_DAYS = 31
+"""People mostly ask about these: days before them are told apart by one comparison, not file by file."""
 FORMS = ("speed", "batch")
 """`<view>` is the served view; `<view>__speed` and `<view>__batch` are its two layers as they stand."""
 
@@ -28,46 +34,59 @@ EXPIRY_WARNING_DAYS = 3
 QUARANTINE_MEMORY = "512MB"
 """Of one question about the quarantine, however much is in it."""
 
+_TABLES = OpenTables()
+"""Those that were asked for last stay open."""
+
 
 @dataclass(frozen=True)
 class Answer:
     columns: list[str]
     rows: list[tuple[Any, ...]]
+    types: list[str] = field(default_factory=list)
+    """DuckDB's, by column."""
+    is_cut: bool = False
+    """Whether there are more rows than may be shown."""
 
 
-def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str) -> Answer:
-    """Run one SELECT over views and served queries. Nothing can be written, no file and no network reached."""
+def answer_query(lake: Lake, pipelines: list[Pipeline], sql: str, limits: Limits = COMMAND) -> Answer:
+    """Run one SELECT over views, tables and served queries. Nothing can be written, no file and no network reached, and private columns
+    cannot be seen. What one call of a function takes in time and memory is not bounded here: strangers ask through asking_process.py."""
     known = {name: (pipeline, view, form) for pipeline in pipelines for view in pipeline.views for name, form in _names(view)}
     tables = {name: (pipeline, table) for pipeline in pipelines for table in pipeline.tables for name in (table, history_of(table))}
     declared = {name: query.sql for pipeline in pipelines for name, query in pipeline.serve.items()}
-    connection = duckdb.connect(config={"python_enable_replacements": False})
+    connection = locked_database(limits).cursor()
+    too_long = threading.Timer(limits.seconds, connection.interrupt)
     try:
-        connection.execute("SET TimeZone = 'UTC'")
-        for name in _read_by(sql, declared):
+        asked = names_asked(connection, sql, [*known, *tables, *declared])
+        too_long.start()
+        for name in _with_read(asked, declared):
             if name in known:
                 _register(connection, lake, name, *known[name])
             elif name in tables:
                 _register_table(connection, lake, name, *tables[name])
             elif name in declared:
-                connection.execute(f'CREATE VIEW "{name}" AS {declared[name]}')
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
+                connection.execute(f'CREATE TEMP VIEW "{name}" AS {declared[name]}')
         found = connection.execute(sql)
-        return Answer([column[0] for column in found.description or []], found.fetchall())
-    except duckdb.CatalogException as error:
-        missing = next((word for word in relations_in(sql) if word not in known and f"name {word} " in str(error)), None)
-        hint = nearest(missing, [*known, *tables, *declared]) if missing else ""
-        raise Refusal(f"{str(error).splitlines()[0]}{hint}") from None
+        rows = found.fetchmany(limits.rows + 1)
+        told = found.description or []
+        return Answer([own[0] for own in told], rows[: limits.rows], [str(own[1]) for own in told], len(rows) > limits.rows)
+    except duckdb.InterruptException:
+        raise Refusal(too_long_line(limits)) from None
     except duckdb.Error as error:
         raise Refusal(str(error).splitlines()[0]) from None
     finally:
+        too_long.cancel()
         connection.close()
 
 
 def _read_by(sql: str, declared: dict[str, str]) -> list[str]:
     """All that the SQL reads, also through served queries, each behind what it reads itself."""
+    return _with_read(relations_in(sql), declared)
+
+
+def _with_read(names: list[str], declared: dict[str, str]) -> list[str]:
     found: list[str] = []
-    for name in relations_in(sql):
+    for name in names:
         if name in declared and name not in found:
             found += [own for own in _read_by(declared[name], declared) if own not in found]
         found += [name] if name not in found else []
@@ -119,8 +138,8 @@ class ServedView:
         self._settlement = lake.settlement(pipeline.name, view, fingerprint)
         self._paths = {"batch": lake.batch(pipeline.name, view, fingerprint), "speed": lake.speed(pipeline.name, view, fingerprint)}
         self._run: Run | None = None
-        self._tables: dict[str, DeltaTable] = {}
-        self._files: dict[tuple[str, date], list[str]] = {}
+        self._tables = OpenTables()
+        self._snapshots: dict[str, Snapshot | None] = {}
         self._looked_at = float("-inf")
         self._connection = duckdb.connect(config={"python_enable_replacements": False})
         self._connection.execute("SET TimeZone = 'UTC'")
@@ -133,7 +152,8 @@ class ServedView:
         self._refresh()
         day = key[self._grain[0]].astimezone(UTC).date()
         layer = "batch" if self._run and self._run.since <= day < self._run.until else "speed"
-        if not (files := self._files_of(layer, day)):
+        snapshot = self._snapshots[layer]
+        if not (files := snapshot.paths_of(day) if snapshot else []):
             return None
         same = " AND ".join(f'"{column}" IS NOT DISTINCT FROM ?' for column in self._grain)
         last = "" if layer == "batch" else " ORDER BY _generation DESC, _batch DESC LIMIT 1"
@@ -150,23 +170,8 @@ class ServedView:
             return
         settled = Settlement.read(self._settlement)
         self._run = settled.run if settled else None
-        for layer, path in self._paths.items():
-            if layer in self._tables:
-                before = self._tables[layer].version()
-                self._tables[layer].update_incremental()
-                if self._tables[layer].version() == before:
-                    continue
-            elif Path(path, "_delta_log").is_dir():
-                self._tables[layer] = DeltaTable(path)
-            self._files = {own: files for own, files in self._files.items() if own[0] != layer}
+        self._snapshots = {layer: self._tables.now(path, self._grain[0]) for layer, path in self._paths.items()}
         self._looked_at = time.monotonic()
-
-    def _files_of(self, layer: str, day: date) -> list[str]:
-        if layer not in self._tables:
-            return []
-        if (layer, day) not in self._files:
-            self._files[layer, day] = self._tables[layer].file_uris(partition_filters=[("_day", "=", str(day))])
-        return self._files[layer, day]
 
 
 @dataclass(frozen=True)
@@ -310,37 +315,146 @@ def _names(view: str) -> list[tuple[str, str]]:
 
 def _register(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipeline: Pipeline, view: str, form: str) -> None:
     """Make one form of a view readable under its name. Served are the batch cells of the settled days and the speed cells of all others."""
-    fingerprint = pipeline.fingerprint(view)
-    settled = Settlement.read(lake.settlement(pipeline.name, view, fingerprint)) if form == "served" else None
-    run = settled.run if settled else None
-    parts = []
+    connection.execute(f'CREATE TEMP VIEW "{name}" AS {_cells(connection, lake, name, pipeline, view, form)}')
+
+
+@dataclass(frozen=True)
+class LastCells:
+    """The last cells of a served view."""
+
+    since: date
+    """The first of the days that were looked at."""
+    cells: Answer
+    statuses: dict[str, int]
+    """All cells of these days, by status."""
+
+
+def last_cells(lake: Lake, pipeline: Pipeline, view: str, days: int, rows: int) -> LastCells | None:
+    """From the last days that have cells, however many there are before; None where there are none. Read again when they have changed."""
+    asked = (lake, pipeline.name, view, days, rows)
+    basis = (settled_run(lake, pipeline, view), *_layers(lake, pipeline, view), private_columns(pipeline, view))
+    known = _LAST_CELLS.get(asked)
+    if known is None or known[0] != basis:
+        known = _LAST_CELLS[asked] = (basis, _read_last_cells(lake, pipeline, view, days, rows))
+        while len(_LAST_CELLS) > MOST_TABLES:
+            _LAST_CELLS.pop(next(iter(_LAST_CELLS)), None)
+    return known[1]
+
+
+_LAST_CELLS: dict[tuple[Any, ...], tuple[tuple[Any, ...], LastCells | None]] = {}
+"""What was asked → on what the answer stands, and the answer."""
+
+
+def _read_last_cells(lake: Lake, pipeline: Pipeline, view: str, days: int, rows: int) -> LastCells | None:
+    known = cell_days(lake, pipeline, view)
+    if not known:
+        return None
+    since = known[-days:][0]
+    connection = locked_database(PAGE).cursor()
+    try:
+        cells = _cells(connection, lake, view, pipeline, view, "served", since)
+        connection.execute(f"CREATE TEMP TABLE few AS {cells}")
+        statuses = connection.execute("SELECT status, count(*) FROM few GROUP BY status ORDER BY 2 DESC").fetchall()
+        found = connection.execute(f'SELECT * FROM few ORDER BY "{pipeline.views[view].time}" DESC LIMIT {rows:d}')
+        told = found.description or []
+        answer = Answer([own[0] for own in told], found.fetchall(), [str(own[1]) for own in told])
+        return LastCells(since, answer, dict(statuses))
+    except duckdb.Error as error:
+        raise Refusal(str(error).splitlines()[0]) from None
+    finally:
+        connection.close()
+
+
+def _layers(lake: Lake, pipeline: Pipeline, view: str) -> tuple[Snapshot | None, Snapshot | None]:
+    """Batch and speed of a view."""
+    fingerprint, time_column = pipeline.fingerprint(view), pipeline.views[view].time
+    paths = lake.batch(pipeline.name, view, fingerprint), lake.speed(pipeline.name, view, fingerprint)
+    return _TABLES.now(paths[0], time_column), _TABLES.now(paths[1], time_column)
+
+
+def cell_days(lake: Lake, pipeline: Pipeline, view: str) -> list[date]:
+    """The days of which cells are served, from the tables' logs."""
+    run, (batch, speed) = settled_run(lake, pipeline, view), _layers(lake, pipeline, view)
+    settled = {day for day in batch.days() if run.since <= day < run.until} if batch and run else set()
+    streamed = {day for day in speed.days() if run is None or not run.since <= day < run.until} if speed else set()
+    return sorted(settled | streamed)
+
+
+def settled_cells(lake: Lake, pipeline: Pipeline, view: str) -> int:
+    """How many there are, from the table's log."""
+    run, (batch, _) = settled_run(lake, pipeline, view), _layers(lake, pipeline, view)
+    return sum(batch.rows_of(day) for day in batch.days() if run.since <= day < run.until) if batch and run else 0
+
+
+def settled_run(lake: Lake, pipeline: Pipeline, view: str) -> Run | None:
+    settled = Settlement.read(lake.settlement(pipeline.name, view, pipeline.fingerprint(view)))
+    return settled.run if settled else None
+
+
+def _cells(
+    connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipeline: Pipeline, view: str, form: str, first: date | None = None
+) -> str:
+    """The SQL that reads one form of a view's cells, from the first day on; what is private is masked."""
+    cells, columns = _cells_of(connection, lake, name, pipeline, view, form, first)
+    masks = [masked_column(column) for column in columns if column in private_columns(pipeline, view)]
+    shown = f" REPLACE ({', '.join(masks)})" if masks else ""
+    return f"SELECT * EXCLUDE (_day){shown} FROM ({cells})"
+
+
+def _cells_of(
+    connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipeline: Pipeline, view: str, form: str, first: date | None
+) -> tuple[str, list[str]]:
+    """As they are, each with its day, and the names of their columns."""
+    fingerprint, declared = pipeline.fingerprint(view), pipeline.views[view]
+    run = settled_run(lake, pipeline, view) if form == "served" else None
+    parts: list[str] = []
+    columns: list[str] = []
     if form == "batch" or run:
         within = f" WHERE _day >= DATE '{run.since}' AND _day < DATE '{run.until}'" if run else ""
         status = ", _status AS status" if run else ""
-        table = _table(connection, lake.batch(pipeline.name, view, fingerprint), f"_{name}_batch")
-        if table is None:
+        batch = _TABLES.now(lake.batch(pipeline.name, view, fingerprint), declared.time)
+        if batch is None:
             raise Refusal(_missing(pipeline, view, "batch"))
-        parts.append(f'SELECT * EXCLUDE (_day, _status){status} FROM "{table}"{within}')
+        columns += batch.columns
+        days = batch.days()
+        border = first or (days[-RECENT_DAYS] if len(days) > RECENT_DAYS else date.min)
+        connection.register(f"_{name}_batch", batch.since(border))
+        parts.append(f'SELECT * EXCLUDE (_status){status} FROM "_{name}_batch"{within}')
+        if first is None and border > date.min:
+            connection.register(f"_{name}_before", batch.before(border))
+            within += f"{' AND' if within else ' WHERE'} \"{declared.time}\" < TIMESTAMPTZ '{border} 00:00:00+00'"
+            parts.append(f'SELECT * EXCLUDE (_status){status} FROM "_{name}_before"{within}')
     if form != "batch":
-        table = _table(connection, lake.speed(pipeline.name, view, fingerprint), f"_{name}_speed")
-        if table is None and not parts:
+        speed = _TABLES.now(lake.speed(pipeline.name, view, fingerprint), declared.time)
+        if speed is None and not parts:
             raise Refusal(_missing(pipeline, view, "speed"))
-        if table is not None:
-            grain = ", ".join(f'"{column}"' for column in pipeline.views[view].grain)
+        if speed is not None:
+            connection.register(f"_{name}_speed", speed.since(first) if first else speed.dataset)
+            columns += speed.columns
             without = f" WHERE _day < DATE '{run.since}' OR _day >= DATE '{run.until}'" if run else ""
             status = ", 'provisional' AS status" if form == "served" else ""
-            parts.append(
-                f'SELECT * EXCLUDE (_day, _generation, _batch){status} FROM "{table}"{without} '
-                f"QUALIFY row_number() OVER (PARTITION BY {grain} ORDER BY _generation DESC, _batch DESC) = 1"
-            )
-    connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL BY NAME ".join(parts)}')
+            parts.append(f"SELECT *{status} FROM ({_last_words(f'_{name}_speed', speed.columns, declared.grain, without)})")
+    return " UNION ALL BY NAME ".join(parts), list(dict.fromkeys(columns))
+
+
+def _last_words(table: str, columns: list[str], grain: list[str], where: str) -> str:
+    """Of each cell that was told several times, the last word. By grouping: half the cost of a window, and as well cut to a few days."""
+    keys = ", ".join(f'"{column}"' for column in (DAY, *grain))
+    values = [column for column in columns if column not in (DAY, "_generation", "_batch", *grain)]
+    packed = ", ".join(f'"{column}" := "{column}"' for column in values) or "nothing := NULL"
+    shown = ", ".join(
+        f'_last."{column}" AS "{column}"' if column in values else f'"{column}"'
+        for column in columns
+        if column not in ("_generation", "_batch")
+    )
+    last = f"arg_max(struct_pack({packed}), struct_pack(generation := _generation, batch := _batch)) AS _last"
+    return f'SELECT {shown} FROM (SELECT {keys}, {last} FROM "{table}"{where} GROUP BY {keys})'
 
 
 def _register_table(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str, pipeline: Pipeline, table: str) -> None:
     """Make a table readable: the row of each key, or under its history's name every version. Private columns are not shown."""
-    path = lake.history(pipeline.name, table, pipeline.table_fingerprint(table))
-    kept = _table(connection, path, f"_{table}_kept") if f"_{table}_kept" not in _names_in(connection) else f"_{table}_kept"
-    if kept is None:
+    kept = f"_{table}_kept"
+    if _table(connection, lake.history(pipeline.name, table, pipeline.table_fingerprint(table)), kept) is None:
         raise Refusal(f"nothing of table '{table}' is known yet: run `weir stream {pipeline.name}` first")
     declared = pipeline.tables[table]
     shown = ", ".join(f'"{column}"' for column in declared.columns if column not in declared.private_columns)
@@ -351,17 +465,14 @@ def _register_table(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str
     )
     if name == table:
         versions = f"SELECT * EXCLUDE (valid_to, deleted) FROM ({versions}) WHERE valid_to IS NULL AND NOT deleted"
-    connection.execute(f'CREATE VIEW "{name}" AS {versions}')
-
-
-def _names_in(connection: duckdb.DuckDBPyConnection) -> set[str]:
-    return {row[0] for row in connection.execute("SELECT view_name FROM duckdb_views()").fetchall()}
+    connection.execute(f'CREATE TEMP VIEW "{name}" AS {versions}')
 
 
 def _table(connection: duckdb.DuckDBPyConnection, path: str, name: str) -> str | None:
-    if not Path(path, "_delta_log").is_dir():
+    found = _TABLES.now(path)
+    if found is None:
         return None
-    connection.register(name, DeltaTable(path).to_pyarrow_dataset())
+    connection.register(name, found.dataset)
     return name
 
 

@@ -11,7 +11,6 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from weir.event_time import format_duration
 from weir.layout import (
     HOUSEKEEPING_DAG,
     MICROBATCH,
@@ -27,9 +26,10 @@ from weir.layout import (
     view_asset,
 )
 from weir.loader import declared_folders, load_pipeline
-from weir.pipeline import Pipeline, Step, View
+from weir.pipeline import Pipeline, View
 from weir.quarantine import MOST_NOTE_CHARACTERS, NOTE, RULE
 from weir.refusal import Refusal
+from weir.wording import pattern_words
 from weir_airflow.alerts import TellConnections, tell_of_late_night
 from weir_airflow.operators import WAIT, BrokenDeclaration, Gate, QuarantineJob, Relief, SparkJob, StreamShift
 
@@ -221,19 +221,8 @@ def describe(pipeline: Pipeline) -> str:
 def _how_computed(view: View) -> list[str]:
     if view.pattern is None:
         return ["```sql", view.sql.strip(), "```"]
-    pattern = view.pattern
-    steps = [
-        f"{number}. {f'no `{step.not_when}`' if step.not_when else f'`{step.when}`'} in {step.of or pattern.of}{_times(step)}"
-        for number, step in enumerate(pattern.steps, 1)
-    ]
-    return [f"By `{pattern.by}`, within {format_duration(pattern.within)}:", "", *steps]
-
-
-def _times(step: Step) -> str:
-    least, most = step.times
-    if step.times == (1, 1):
-        return ""
-    return f", {least} times" if least == most else f", {least} times or more" if most is None else f", {least} to {most} times"
+    whole, steps = pattern_words(view.pattern)
+    return [whole, "", *(f"{number}. {step}" for number, step in enumerate(steps, 1))]
 
 
 def _code(words: list[str]) -> str:

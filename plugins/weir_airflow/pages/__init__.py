@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from weir.layout import MICROBATCH, NIGHTLY, QUARANTINE, STREAM
 from weir.look import style
 from weir.refusal import Refusal
-from weir_airflow.pages import metrics, nights, pipelines, quality, quarantine, reports, rest, streams
+from weir_airflow.pages import metrics, nights, pipelines, quality, quarantine, reports, rest, streams, views
 from weir_airflow.pages.book import HERE, BookDep, headers, render
 
 app = FastAPI(title="Weir", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(requires_authenticated())])
@@ -58,5 +58,5 @@ def show_static(file: str) -> Response:
     return Response(content, media_type=mimetypes.guess_type(file)[0] or "text/plain", headers=kept)
 
 
-for room in (streams, quality, quarantine, nights, pipelines, reports, metrics, rest):
+for room in (streams, quality, quarantine, nights, views, pipelines, reports, metrics, rest):
     app.include_router(room.router)
