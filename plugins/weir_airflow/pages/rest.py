@@ -7,6 +7,8 @@ from fastapi import APIRouter, Body, Depends, HTTPException, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from weir.answers import PlainAnswer
+from weir.asking import MOST_CHARACTERS, PAGE
 from weir.event_time import utc_now
 from weir.gauges import Readings
 from weir.layout import NIGHTLY, QUARANTINE, STREAM, dag_id
@@ -19,9 +21,11 @@ from weir.refusal import Refusal
 from weir.serving import QuarantineGroup, count_quarantined, differences, quarantine_groups, quarantine_rows
 from weir.settlements import accept_cells, revert_settlement, settlements_of
 from weir.summaries import NightRow, NightSummary, QualitySummary
+from weir.view_reading import ViewOverview, view_overviews
 from weir_airflow import acts
 from weir_airflow.access import Visitor, VisitorDep, refuse_other_sites
 from weir_airflow.pages.book import cut_page
+from weir_airflow.pages.views import answer
 from weir_airflow.runs import QuarantineRun, quarantine_run
 
 router = APIRouter(prefix="/api/v1")
@@ -229,6 +233,19 @@ def revert(visitor: VisitorDep, pipeline: str, view: str, day: date) -> Done:
     visitor.must_act(pipeline, NIGHTLY)
     revert_settlement(visitor.home.lake, _with_view(visitor, pipeline, view), view, day)
     return Done(done=f"{view}: speed is served from {day} on")
+
+
+@router.get("/views/{pipeline}")
+def list_views(visitor: VisitorDep, pipeline: str) -> list[ViewOverview]:
+    """The views, with what each reads and how far it is settled."""
+    return view_overviews(visitor.home.lake, visitor.load(pipeline))
+
+
+@router.get("/query/{pipeline}")
+def query(visitor: VisitorDep, pipeline: str, sql: Annotated[str, Query(max_length=MOST_CHARACTERS)]) -> PlainAnswer:
+    """Answer one SELECT over the served views, tables and served queries of the pipeline; at most 1,000 rows."""
+    visitor.load(pipeline)
+    return answer(visitor.home, pipeline, sql, PAGE)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -8,6 +8,7 @@ from fastapi.responses import HTMLResponse, Response
 from weir.answers import NUMBER, PlainAnswer, csv_lines, plain_answer
 from weir.asking import DOWNLOAD, MOST_CHARACTERS, PAGE, Limits
 from weir.asking_process import AskingProcesses
+from weir.layout import Home
 from weir.loader import declared_folders
 from weir.look.answers import choose, colours_of, draw
 from weir.look.lineage import lineage_of
@@ -58,20 +59,20 @@ def ask(book: BookDep, pipeline: str, sql: Sql = "", x: Word = "", y: Word = "",
         sql = first_question(book.home.lake, declared, names[0]) if names else ""
         return book.show("query.html", "views", answer=None, wrong="", **told | {"sql": sql})
     try:
-        answer = _answer(book, pipeline, sql, PAGE)
+        found = answer(book.home, pipeline, sql, PAGE)
     except Refusal as refusal:
         return render(book.request, "query.html", "views", 400, answer=None, wrong=str(refusal), **told)
-    choice = choose(answer, x, y, colour)
-    picture = draw(answer, choice) if choice else None
+    choice = choose(found, x, y, colour)
+    picture = draw(found, choice) if choice else None
     return book.show(
         "query.html",
         "views",
-        answer=answer,
+        answer=found,
         wrong="",
         choice=choice,
         picture=picture,
-        numbers=answer.of_kind(NUMBER),
-        colours=colours_of(answer),
+        numbers=found.of_kind(NUMBER),
+        colours=colours_of(found),
         asked={"x": x, "y": y, "colour": colour},
         **told,
     )
@@ -105,18 +106,19 @@ def show_view(book: BookDep, pipeline: str, view: str) -> HTMLResponse:
     )
 
 
-def _answer(book: Book, pipeline: str, sql: str, limits: Limits) -> PlainAnswer:
-    folder = next(own for own in declared_folders(book.home.pipelines) if own.name == pipeline)
-    return _ASKING.ask(book.home.lake.root, folder.resolve(), sql, limits)
+def answer(home: Home, pipeline: str, sql: str, limits: Limits) -> PlainAnswer:
+    """What the served views of the pipeline say to this."""
+    folder = next(own for own in declared_folders(home.pipelines) if own.name == pipeline)
+    return _ASKING.ask(home.lake.root, folder.resolve(), sql, limits)
 
 
 def _csv(book: Book, pipeline: str, sql: str) -> Response:
     try:
-        answer = _answer(book, pipeline, sql, DOWNLOAD)
+        found = answer(book.home, pipeline, sql, DOWNLOAD)
     except Refusal as refusal:
         raise HTTPException(400, str(refusal)) from None
-    named = {"Content-Disposition": f'attachment; filename="{pipeline}.csv"', "X-Weir-Cut": "yes" if answer.is_cut else "no"}
-    return Response("".join(csv_lines(answer)), media_type="text/csv; charset=utf-8", headers=headers() | named)
+    named = {"Content-Disposition": f'attachment; filename="{pipeline}.csv"', "X-Weir-Cut": "yes" if found.is_cut else "no"}
+    return Response("".join(csv_lines(found)), media_type="text/csv; charset=utf-8", headers=headers() | named)
 
 
 def _readers(declared: Pipeline, view: str) -> list[str]:
