@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import requests
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.event_time import utc_now
 from weir.layout import PROJECT, Home
@@ -40,6 +41,8 @@ MIN_LIFE_SECONDS = 5
 ADMIN, VIEWER = "admin", "viewer"
 USERS = (ADMIN, VIEWER)
 """Each has the role of its name: the viewer sees everything and changes nothing."""
+BUSY_SECONDS = 30
+"""While Airflow answers 'not now' it is asked again: on SQLite a backfill meets a locked database when the scheduler writes beside it."""
 
 SETTINGS = """\
 # Written by Weir at every start. Secrets are made once and kept.
@@ -170,6 +173,10 @@ def password(home: Home, user: str = ADMIN) -> str:
     return str(json.loads((home.airflow / "passwords.json").read_text())[user])
 
 
+def _last_answer(tries: RetryCallState) -> Any:
+    return tries.outcome.result() if tries.outcome else None
+
+
 class AirflowApi:
     """Airflow's REST, as its administrator: what `weir` itself needs of it."""
 
@@ -192,7 +199,9 @@ class AirflowApi:
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, may_be: tuple[int, ...] = ()) -> Any:
         """The answer's JSON. An error is raised with Airflow's own words, unless the caller expects its status."""
-        answer = self._ask(method, f"{self.root}/api/v2/{path}", body)
+        is_busy = retry_if_result(lambda answer: answer.status_code == requests.codes.service_unavailable)
+        patient = Retrying(stop=stop_after_delay(BUSY_SECONDS), wait=wait_fixed(1), retry=is_busy, retry_error_callback=_last_answer)
+        answer = patient(self._ask, method, f"{self.root}/api/v2/{path}", body)
         if not answer.ok and answer.status_code not in may_be:
             raise Refusal(f"Airflow refused {method} {path}: {answer.status_code} {answer.text[:300]}")
         return answer.json() if answer.content else None

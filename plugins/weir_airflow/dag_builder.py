@@ -106,7 +106,9 @@ def _nightly(pipeline: Pipeline) -> DAG:
     asked = {"day": Param(None, type=["null", "string"], format="date", description="another day than the one of the schedule")}
     with DAG(schedule=table, max_active_runs=1, deadline=late, params=asked, **told) as dag:
         options = ["--day", "{{ params.day or (data_interval_start | ds) }}"]
-        recompute = SparkJob(task_id="recompute", pipeline=pipeline.name, module="nightly_job", options=options, **PATIENT)
+        # A backfill's runs do not count among the DAG's active ones: the task itself has to wait for the night that runs.
+        alone: dict[str, Any] = {"max_active_tis_per_dag": 1}
+        recompute = SparkJob(task_id="recompute", pipeline=pipeline.name, module="nightly_job", options=options, **alone, **PATIENT)
         recompute >> Gate(task_id="gate", pipeline=pipeline.name, of=recompute.task_id, outlets=assets)
     return dag
 

@@ -51,6 +51,7 @@ def test_a_pipeline_becomes_four_dags_and_all_share_the_housekeeping(pipelines: 
     for dag_id in ("shop__stream", "shop__microbatch", "shop__nightly", "shop__quarantine"):
         assert {"weir", "shop"} <= set(dags[dag_id].tags) and "revenue_per_minute" in (dags[dag_id].doc_md or "")
         assert dags[dag_id].max_active_runs == 1
+    assert dags["shop__nightly"].get_task("recompute").max_active_tis_per_dag == 1, "a backfill waits for the night that runs"
 
 
 def test_the_schedule_is_the_declared_one(shop: Pipeline) -> None:

@@ -5,8 +5,14 @@ rows are replayed; a night is followed down to the events of a cell; a query is 
 """
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +25,7 @@ from harness import DAY, ROOT, Sent, wait_for
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 from station import MAY_TAKE_SECONDS, REFINES, SHIFTS, Station
 
-from weir import embedded_airflow
+from weir import embedded_airflow, stack
 from weir.drill import Drill, own_settings
 from weir.embedded_airflow import VIEWER
 from weir.event_time import utc_now
@@ -27,6 +33,7 @@ from weir.generator import Shares
 from weir.layout import Home
 from weir.loader import read_yaml
 from weir.produce import Event, encode
+from weir.records import Control
 
 pytestmark = pytest.mark.timeout(1_800)
 expect.set_options(timeout=60_000)
@@ -247,14 +254,38 @@ def take_pictures(browser: Browser, home: Home, day: str, folder: Path) -> None:
     narrow.context.close()
 
 
+@contextmanager
+def a_living_stream(home: Home) -> Iterator[None]:
+    """Kafka and Airflow over the home of a drill, with its stream running and events arriving."""
+    stack.start_kafka(home)
+    embedded_airflow.start_airflow(home)
+    control = Control(home.lake.control("shop"))
+    producing = None
+    try:
+        api = embedded_airflow.AirflowApi(home)
+        wait_for(lambda: SHIFTS in api.dag_ids(), MAY_TAKE_SECONDS, "the DAGs are there")
+        api.unpause(SHIFTS)
+        wait_for(lambda: (beat := control.heartbeat()) and beat.is_of_a_runner, MAY_TAKE_SECONDS, "the driver runs")
+        asked = ["produce", "shop", "--events", "20000", "--rate", "60", "--seed", "7", "--day", str(utc_now().date() - timedelta(days=1))]
+        producing = subprocess.Popen([sys.executable, "-m", "weir.cli", *asked], cwd=ROOT, env=os.environ | {"WEIR_HOME": str(home.root)})
+        wait_for(lambda: (beat := control.heartbeat()) and (beat.arriving or 0) > 10, MAY_TAKE_SECONDS, "events arrive")
+        time.sleep(180)  # for pictures that have something to show
+        yield
+    finally:
+        if producing is not None:
+            producing.kill()
+            producing.wait()
+        embedded_airflow.stop_airflow(home)
+        if (lease := control.lease()) and lease.holder.is_alive():
+            os.killpg(os.getpgid(lease.holder.pid), signal.SIGKILL)
+        stack.stop_kafka(home)
+
+
 @pytest.mark.soak
 def test_pictures_of_a_drill(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with own_settings(home, ROOT / "pipelines"), open_browser() as browser:
-        day = utc_now().date() - timedelta(days=1)
+        day = utc_now().date() - timedelta(days=2)
         assert Drill(home, day, 20_000, 1, print).run().passed
-        try:
-            embedded_airflow.start_airflow(home)
+        with a_living_stream(home):
             take_pictures(browser, home, str(day), ROOT / "docs" / "pictures")
-        finally:
-            embedded_airflow.stop_airflow(home)
