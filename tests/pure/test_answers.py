@@ -39,7 +39,7 @@ def test_a_person_chooses() -> None:
     )
 
 
-def test_nine_texts_are_too_many_for_lines_and_a_status_alone_is_no_colour() -> None:
+def test_of_nine_texts_the_largest_are_drawn_and_a_status_alone_is_no_colour() -> None:
     many = answer(
         [["2026-03-01", str(place), place, "proved" if place else "repaired"] for place in range(9)],
         day="time",
@@ -47,8 +47,13 @@ def test_nine_texts_are_too_many_for_lines_and_a_status_alone_is_no_colour() -> 
         n="number",
         status="text",
     )
-    assert choose(many) == Choice("day", "n", "")
+    choice = choose(many)
+    assert choice == Choice("day", "n", "name")
+    picture = draw(many, choice)
+    assert picture and [own.name for own in picture.series] == [str(place) for place in range(1, 9)] and picture.left_out == 1
     assert choose(many, colour="status") == Choice("day", "n", "status")
+    crowd = answer([["2026-03-01", str(place), place] for place in range(201)], day="time", name="text", n="number")
+    assert choose(crowd) == Choice("day", "n", ""), "a column of names is no colour"
 
 
 def test_other_answers_are_bars_or_nothing() -> None:

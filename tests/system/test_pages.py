@@ -266,7 +266,7 @@ def a_living_stream(home: Home) -> Iterator[None]:
         wait_for(lambda: SHIFTS in api.dag_ids(), MAY_TAKE_SECONDS, "the DAGs are there")
         api.unpause(SHIFTS)
         wait_for(lambda: (beat := control.heartbeat()) and beat.is_of_a_runner, MAY_TAKE_SECONDS, "the driver runs")
-        asked = ["produce", "shop", "--events", "20000", "--rate", "60", "--seed", "7", "--day", str(utc_now().date() - timedelta(days=1))]
+        asked = ["produce", "shop", "--events", "60000", "--rate", "60", "--seed", "7", "--day", str(utc_now().date() - timedelta(days=1))]
         producing = subprocess.Popen([sys.executable, "-m", "weir.cli", *asked], cwd=ROOT, env=os.environ | {"WEIR_HOME": str(home.root)})
         wait_for(lambda: (beat := control.heartbeat()) and (beat.arriving or 0) > 10, MAY_TAKE_SECONDS, "events arrive")
         time.sleep(180)  # for pictures that have something to show

@@ -9,6 +9,8 @@ from weir.answers import NUMBER, TEXT, TIME, PlainAnswer, Value
 from weir.look.charts import Frame, Line, Tick, round_up
 
 MOST_LINES, MOST_BARS = 8, 40
+MOST_VALUES = 200
+"""Of a column that can be shown by colour: of more than eight lines the largest are drawn. A column with more values names its rows."""
 FRAME = Frame(900, 260, left=64, right=888, top=14, bottom=226)
 STATUS = "status"
 """A column of every served view, and the last by which somebody wants to see colours."""
@@ -49,7 +51,7 @@ class Picture(Frame):
     value_axis: list[Tick]
     x_axis: list[Tick]
     left_out: int
-    """Bars that there was no room for."""
+    """Bars or lines that there was no room for."""
 
 
 def choose(answer: PlainAnswer, x: str = "", y: str = "", colour: str = "") -> Choice | None:
@@ -65,7 +67,7 @@ def choose(answer: PlainAnswer, x: str = "", y: str = "", colour: str = "") -> C
     is_line = x in times
     if colour == "-" or not is_line:
         return Choice(x, y, "", is_line)
-    fitting = [name for name in answer.of_kind(TEXT) if name != x and 1 < len(_values(answer, name)) <= MOST_LINES]
+    fitting = [name for name in answer.of_kind(TEXT) if name != x and 1 < len(_values(answer, name)) <= MOST_VALUES]
     by_itself = next((name for name in sorted(fitting, key=lambda own: (own == STATUS, names.index(own)))), "")
     if by_itself == STATUS:
         by_itself = ""
@@ -74,7 +76,7 @@ def choose(answer: PlainAnswer, x: str = "", y: str = "", colour: str = "") -> C
 
 def colours_of(answer: PlainAnswer) -> list[str]:
     """The columns that can be shown by colour."""
-    return [name for name in answer.of_kind(TEXT) if len(_values(answer, name)) <= MOST_LINES]
+    return [name for name in answer.of_kind(TEXT) if len(_values(answer, name)) <= MOST_VALUES]
 
 
 def draw(answer: PlainAnswer, choice: Choice, frame: Frame = FRAME) -> Picture | None:
@@ -90,6 +92,8 @@ def _lines(answer: PlainAnswer, choice: Choice, frame: Frame) -> Picture | None:
         moment, number = _moment(row[at]), _number(row[of])
         if moment is not None and number is not None:
             points.setdefault(str(row[by]) if by is not None else choice.y, []).append((moment, number))
+    largest = sorted(points, key=lambda name: (-sum(abs(number) for _, number in points[name]), name))
+    points = {name: points[name] for name in sorted(largest[:MOST_LINES])}
     every = [point for own in points.values() for point in own]
     if not every:
         return None
@@ -101,13 +105,21 @@ def _lines(answer: PlainAnswer, choice: Choice, frame: Frame) -> Picture | None:
         part = (point[0] - since).total_seconds() / whole if whole else 0.5
         return round(frame.left + (frame.right - frame.left) * part, 1), _height(point[1], low, high, frame)
 
-    series = [Series(name, [[place(point) for point in sorted(own)]], number) for number, (name, own) in enumerate(sorted(points.items()))]
+    series = [Series(name, [[place(point) for point in sorted(own)]], number) for number, (name, own) in enumerate(points.items())]
     pattern = "%H:%M" if whole and since.date() == until.date() else "%m-%d %H:%M" if whole < 5 * 86_400 else "%Y-%m-%d"
     steps = range(5) if whole else range(2, 3)
     ticks = [
         Tick(frame.left + (frame.right - frame.left) * step / 4, f"{since + (until - since) * (step / 4):{pattern}}") for step in steps
     ]
-    return Picture(**vars(frame), choice=choice, series=series, bars=[], value_axis=_axis(low, high, frame), x_axis=ticks, left_out=0)
+    return Picture(
+        **vars(frame),
+        choice=choice,
+        series=series,
+        bars=[],
+        value_axis=_axis(low, high, frame),
+        x_axis=ticks,
+        left_out=len(largest) - len(points),
+    )
 
 
 def _bars(answer: PlainAnswer, choice: Choice, frame: Frame) -> Picture | None:
