@@ -179,7 +179,7 @@ def _values(answer: PlainAnswer, name: str) -> set[Value]:
     place, found = answer.place(name), set()
     for row in answer.rows:
         found.add(row[place])
-        if len(found) > MOST_LINES:
+        if len(found) > MOST_VALUES:
             break
     return found
 
