@@ -173,7 +173,7 @@ def await_dags(api: embedded_airflow.AirflowApi, count: int, say: Any) -> None:
 def measure(api: embedded_airflow.AirflowApi, options: argparse.Namespace, say: Any) -> dict[str, list[float]]:
     """Milliseconds of each request, by page; all pages in turn, so that what disturbs one disturbs all."""
     session = requests.Session()
-    session.headers |= api._headers | {"accept": "text/html"}
+    session.headers.update(api._headers | {"accept": "text/html"})
     asked = {"airflow": "/api/v2/dags"}
     asked |= {page: path.format(LONG) for page, path in PAGES.items()}
     asked |= {f"{page} of a short history": path.format(SHORT) for page, path in PAGES.items() if "{}" in path}

@@ -1,6 +1,6 @@
 """What a driver measures of itself, reading by reading, for the last hours: enough for a picture, and never more."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from weir.layout import ARCHIVE_QUERY, view_query
 from weir.records import Heartbeat, Record
@@ -48,14 +48,15 @@ class Readings(Record):
         more = self.taken_in[recent[-1]] - self.taken_in[recent[0]]
         return max(0.0, more / (self.at[recent[-1]] - self.at[recent[0]]))
 
-    def series(self, of: str) -> list[tuple[datetime, float]]:
-        """One of the numbers over time; `arriving` is what came between two readings, by the second."""
-        times = [datetime.fromtimestamp(at, UTC) for at in self.at]
+    def series(self, of: str) -> list[tuple[float, float]]:
+        """One of the numbers over time (seconds since 1970); `arriving` is what came between two readings, by the second."""
         if of != "arriving":
-            return [(at, float(value)) for at, value in zip(times, getattr(self, of), strict=True)]
-        pairs = zip(self.at, self.at[1:], self.taken_in, self.taken_in[1:], strict=False)
-        rates = [max(0.0, (after - before) / max(1, until - since)) for since, until, before, after in pairs]
-        return list(zip(times[1:], rates, strict=True))
+            return list(zip(self.at, getattr(self, of), strict=True))
+        found: list[tuple[float, float]] = []
+        for place in range(1, len(self.at)):
+            more, seconds = self.taken_in[place] - self.taken_in[place - 1], self.at[place] - self.at[place - 1]
+            found.append((self.at[place], more / seconds if more > 0 and seconds > 0 else 0.0))
+        return found
 
 
 def stale_seconds(beat: Heartbeat, query: str, now: datetime) -> float | None:

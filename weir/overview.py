@@ -8,7 +8,7 @@ from weir.layout import ARCHIVE_QUERY, Home, table_query, view_query, watch_quer
 from weir.levels import Breaches, Level, measure_levels
 from weir.loader import declared_folders, load_pipeline
 from weir.pipeline import Pipeline
-from weir.records import Control, DirtyDay, DriverEnd, Heartbeat, QueryPulse, Record
+from weir.records import Control, DirtyDay, DriverEnd, Heartbeat, QueryPulse, Record, read_once
 from weir.refusal import Refusal
 from weir.summaries import QualitySummary
 from weir.supervision import LEASE_SECONDS
@@ -154,7 +154,7 @@ def stream_state(beat: Heartbeat | None, pipeline: str, now: datetime) -> tuple[
 
 
 def levels_of(home: Home, pipeline: Pipeline, beat: Heartbeat | None, now: datetime) -> list[Level]:
-    summary = QualitySummary.read(home.lake.quality_summary(pipeline.name))
+    summary = read_once(QualitySummary, home.lake.quality_summary(pipeline.name))
     return measure_levels(pipeline, beat, summary.share_set_aside() if summary else {}, now)
 
 

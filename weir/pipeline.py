@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import weakref
 from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Annotated, Any, Literal
@@ -383,6 +384,10 @@ LEAST_KEPT = timedelta(days=7)
 """Of raw: a night that failed over a long weekend can still be recomputed."""
 
 
+_FINGERPRINTS: dict[int, dict[str, str]] = {}
+"""Of the pipelines that are in use: a page asks for the same ones over and over. By object, because a copy may be changed."""
+
+
 class Pipeline(Declared):
     name: Name = Field(alias="pipeline")
     schedule: Schedule = Schedule()
@@ -506,6 +511,15 @@ class Pipeline(Declared):
 
     def fingerprint(self, view: str) -> str:
         """Changes when the view's numbers could: with its SQL, or its streams' contracts, cleansing and the rules that reject rows."""
+        if id(self) not in _FINGERPRINTS:
+            _FINGERPRINTS[id(self)] = {}
+            weakref.finalize(self, _FINGERPRINTS.pop, id(self), None)
+        known = _FINGERPRINTS[id(self)]
+        if view not in known:
+            known[view] = self._fingerprint(view)
+        return known[view]
+
+    def _fingerprint(self, view: str) -> str:
         declared = self.views[view].model_dump(mode="json", exclude={"expectations", "tolerance", "levels"}, exclude_none=True) | {
             "sql": normal_sql(self.views[view].sql)
         }

@@ -6,7 +6,7 @@ import socket
 import tempfile
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -55,6 +55,26 @@ class Record(BaseModel):
             return None
         except ValidationError as error:
             raise ValueError(f"{file}: not a {cls.__name__} record ({error.error_count()} errors)") from None
+
+
+_READ: dict[Path, tuple[tuple[int, int, int], Record | None]] = {}
+_MOST_READ = 512
+R = TypeVar("R", bound=Record)
+
+
+def read_once(of: type[R], file: Path) -> R | None:
+    """The record, parsed again only when its file is another one: records are replaced whole, and never changed."""
+    try:
+        stat = file.stat()
+    except FileNotFoundError:
+        return None
+    sign = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+    known = _READ.get(file)
+    if known is None or known[0] != sign or not isinstance(known[1], of):
+        if len(_READ) >= _MOST_READ:
+            _READ.clear()
+        known = _READ[file] = (sign, of.read(file))
+    return known[1]  # type: ignore[return-value]
 
 
 class Identity(Record):

@@ -26,11 +26,18 @@ def test_sizes_and_numbers() -> None:
 
 
 def test_a_silence_breaks_the_line() -> None:
-    points = [(NOW + timedelta(seconds=s), float(v)) for s, v in ((0, 1), (20, 3), (200, 2), (220, 4))]
+    points = [(NOW.timestamp() + s, float(v)) for s, v in ((0, 1), (20, 3), (200, 2), (220, 4))]
     chart = time_chart(points, NOW, NOW + timedelta(seconds=400), Frame(100, 50, left=0, right=100, top=0, bottom=40), gap_seconds=60)
     assert chart.lines == [[(0.0, 30.0), (5.0, 10.0)], [(50.0, 20.0), (55.0, 0.0)]]
-    assert [area[0][1] for area in chart.areas] == [40, 40] and chart.last == "4"
+    assert chart.areas == ["0,40 0,30 5,10 5,40", "50,40 50,20 55,0 55,40"] and chart.last == "4"
     assert time_chart([], NOW, NOW, Frame(9, 9, 0, 9, 0, 9), 60).lines == []
+
+
+def test_a_picture_has_no_more_points_than_it_is_wide_and_keeps_its_peaks() -> None:
+    points = [(NOW.timestamp() + second, 7.0 if second == 4_321 else 1.0) for second in range(10_000)]
+    chart = time_chart(points, NOW, NOW + timedelta(seconds=10_000), Frame(100, 50, left=0, right=100, top=0, bottom=40), gap_seconds=60)
+    (line,) = chart.lines
+    assert len(line) == 50 and min(y for _, y in line) == 5.0 and chart.most == "7"
 
 
 def test_every_value_of_every_page_is_text(tmp_path: Path) -> None:

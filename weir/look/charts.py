@@ -37,6 +37,8 @@ def round_up(value: float) -> float:
 
 
 Line = list[tuple[float, float]]
+POINT_WIDTH = 2
+"""Points nearer to each other than so many pixels cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -50,36 +52,54 @@ class TimeChart(Frame):
     most: str
 
     @property
-    def areas(self) -> list[Line]:
-        return [[(line[0][0], self.bottom), *line, (line[-1][0], self.bottom)] for line in self.lines]
+    def curves(self) -> list[str]:
+        """Each line as SVG wants it."""
+        return [_points(line) for line in self.lines]
+
+    @property
+    def areas(self) -> list[str]:
+        return [_points([(line[0][0], self.bottom), *line, (line[-1][0], self.bottom)]) for line in self.lines]
+
+
+def _points(line: Line) -> str:
+    return " ".join(f"{x:g},{y:g}" for x, y in line)
 
 
 def time_chart(
-    points: Sequence[tuple[datetime, float]],
+    points: Sequence[tuple[float, float]],
     since: datetime,
     until: datetime,
     frame: Frame,
     gap_seconds: float,
     words: Callable[[float], str] = short,
 ) -> TimeChart:
-    """The points between the two times; where two are further apart than the gap, nothing was measured in between."""
-    shown = [(at, value) for at, value in points if since <= at <= until]
-    highest = max((value for _, value in shown), default=0.0)
-    end, whole = axis_end(highest), max((until - since).total_seconds(), 1.0)
-    lines: list[Line] = []
-    before: datetime | None = None
-    for at, value in shown:
-        if before is None or (at - before).total_seconds() > gap_seconds:
-            lines.append([])
-        x = frame.left + (frame.right - frame.left) * (at - since).total_seconds() / whole
-        lines[-1].append((round(x, 1), round(frame.bottom - (frame.bottom - frame.top) * value / end, 1)))
-        before = at
-    hours = [since + timedelta(seconds=whole * part / 4) for part in range(5)]
+    """The points (seconds since 1970, number) between the two times; where two are further apart than the gap, nothing was measured in
+    between. Of several points that would fall on one place the highest is drawn: a picture has no more of them than it is wide."""
+    first, whole = since.timestamp(), max((until - since).total_seconds(), 1.0)
+    step = POINT_WIDTH * whole / (frame.right - frame.left)
+    runs: list[list[tuple[float, float]]] = []
+    before, place, last = -math.inf, -1, None
+    for at, value in points:
+        own = at - first
+        if not 0 <= own <= whole:
+            continue
+        if own - before > gap_seconds:
+            runs.append([])
+            place = -1
+        here = int(own / step)
+        if here != place:
+            runs[-1].append((own, value))
+        elif value > runs[-1][-1][1]:
+            runs[-1][-1] = (runs[-1][-1][0], value)
+        before, place, last = own, here, value
+    highest = max((value for run in runs for _, value in run), default=0.0)
+    end, wide, high = axis_end(highest), (frame.right - frame.left) / whole, frame.bottom - frame.top
+    times = [since + timedelta(seconds=whole * part / 4) for part in range(5)]
     return TimeChart(
         **vars(frame),
-        lines=lines,
-        value_axis=[Tick(frame.bottom - (frame.bottom - frame.top) * part / 2, words(end * part / 2)) for part in range(3)],
-        time_axis=[Tick(frame.left + (frame.right - frame.left) * part / 4, f"{at:%H:%M}") for part, at in enumerate(hours)],
-        last=words(shown[-1][1]) if shown else "–",
+        lines=[[(round(frame.left + wide * own, 1), round(frame.bottom - high * value / end, 1)) for own, value in run] for run in runs],
+        value_axis=[Tick(frame.bottom - high * part / 2, words(end * part / 2)) for part in range(3)],
+        time_axis=[Tick(frame.left + (frame.right - frame.left) * part / 4, f"{at:%H:%M}") for part, at in enumerate(times)],
+        last=words(last) if last is not None else "–",
         most=words(highest),
     )

@@ -7,7 +7,7 @@ from fastapi.responses import PlainTextResponse
 
 from weir.event_time import day_bounds, utc_now
 from weir.overview import StreamOverview, stream_overview
-from weir.records import Settlement
+from weir.records import Settlement, read_once
 from weir.refusal import Refusal
 from weir.settlements import settlements_of
 from weir.summaries import NightSummary, QualitySummary
@@ -63,11 +63,11 @@ def _samples(visitor: Visitor, pipeline: str) -> Iterator[Sample]:
         yield "weir_stream_up", own, 0
         return
     yield from _of_stream(stream_overview(visitor.home, declared, utc_now()), own)
-    if quality := QualitySummary.read(visitor.home.lake.quality_summary(pipeline)):
+    if quality := read_once(QualitySummary, visitor.home.lake.quality_summary(pipeline)):
         for stream, days in quality.streams.items():
             for fate in ("accepted", "duplicates", "rejected", "undecodable") if days else ():
                 yield "weir_quality_rows", own | {"stream": stream, "fate": fate}, getattr(days[-1], fate)
-    nights = NightSummary.read(visitor.home.lake.nights_summary(pipeline))
+    nights = read_once(NightSummary, visitor.home.lake.nights_summary(pipeline))
     for view in nights.nights[-1].views if nights and nights.nights else ():
         for found in ("equal", "differing", "pending", "unexplained"):
             yield "weir_night_cells", own | {"view": view.view, "found": found}, getattr(view, found)

@@ -10,7 +10,7 @@ from weir.layout import NIGHTLY, dag_id
 from weir.look.nights import ALARM, night_context
 from weir.masking import shown_cell
 from weir.pipeline import Pipeline
-from weir.records import Cell, NightlyReport
+from weir.records import Cell, NightlyReport, read_once
 from weir.serving import differences
 from weir.settlements import accept_cells, revert_settlement, settlements_of
 from weir.summaries import NightRow, NightSummary
@@ -130,7 +130,7 @@ def prove(book: BookDep, pipeline: str, day: Annotated[date, Form()]) -> Respons
 
 
 def _nights(book: Book, pipeline: str) -> list[NightRow]:
-    summary = NightSummary.read(book.home.lake.nights_summary(pipeline))
+    summary = read_once(NightSummary, book.home.lake.nights_summary(pipeline))
     return summary.nights if summary else []
 
 

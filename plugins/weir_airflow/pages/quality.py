@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from weir.look.charts import Frame
 from weir.pipeline import Pipeline
+from weir.records import read_once
 from weir.summaries import QualityDay, QualitySummary
 from weir_airflow.pages.book import Book, BookDep, PageNumber
 
@@ -56,7 +57,7 @@ def show_quality_of(book: BookDep, pipeline: str) -> HTMLResponse:
 
 
 def _summary(book: Book, pipeline: str) -> QualitySummary | None:
-    return QualitySummary.read(book.home.lake.quality_summary(pipeline))
+    return read_once(QualitySummary, book.home.lake.quality_summary(pipeline))
 
 
 def _streams(book: Book, pipeline: Pipeline, summary: QualitySummary | None) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from weir.layout import QUARANTINE, dag_id
 from weir.masking import shown_quarantined
 from weir.pipeline import Pipeline
 from weir.quarantine import MOST_NOTE_CHARACTERS, QuarantineAct, QuarantineFilter, QuarantineSummary
+from weir.records import read_once
 from weir.serving import EXPIRY_WARNING_DAYS, count_quarantined, quarantine_groups, quarantine_rows
 from weir_airflow import acts
 from weir_airflow.access import refuse_other_sites
@@ -31,7 +32,7 @@ FormText = Annotated[str, Form(max_length=1_000)]
 def show_quarantine(book: BookDep, page: PageNumber = 1) -> HTMLResponse:
     """As the jobs have last counted it: a hundred pipelines cost a hundred small files."""
     found, place = book.some_pipelines(page)
-    counted = {name: QuarantineSummary.read(book.home.lake.quarantine_summary(name)) for name, _, _ in found}
+    counted = {name: read_once(QuarantineSummary, book.home.lake.quarantine_summary(name)) for name, _, _ in found}
     pipelines = [{"name": name, "wrong": wrong, "summary": counted[name]} for name, _, wrong in found]
     most = max([1, *(own.rows for own in counted.values() if own)])
     return book.show("quarantine.html", "quarantine", pipelines=pipelines, place=place, most_rows=most, days=EXPIRY_WARNING_DAYS)

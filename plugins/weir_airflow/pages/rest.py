@@ -16,7 +16,7 @@ from weir.masking import shown_cell, shown_quarantined
 from weir.overview import StreamOverview, stream_overview
 from weir.pipeline import Pipeline
 from weir.quarantine import QuarantineAct, QuarantineFilter
-from weir.records import Cell, NightlyReport, Settlement
+from weir.records import Cell, NightlyReport, Settlement, read_once
 from weir.refusal import Refusal
 from weir.serving import QuarantineGroup, count_quarantined, differences, quarantine_groups, quarantine_rows
 from weir.settlements import accept_cells, revert_settlement, settlements_of
@@ -100,7 +100,7 @@ def get_stream(visitor: VisitorDep, pipeline: str) -> StreamOverview:
 def get_readings(visitor: VisitorDep, pipeline: str) -> Readings:
     """What the driver has measured of itself in the last hours."""
     visitor.must_see(pipeline)
-    return Readings.read(visitor.home.lake.readings(pipeline)) or Readings()
+    return read_once(Readings, visitor.home.lake.readings(pipeline)) or Readings()
 
 
 @router.post("/streams/{pipeline}/{act}", **ACT)
@@ -116,7 +116,7 @@ def act_on_stream(visitor: VisitorDep, pipeline: str, act: str) -> Done:
 def get_quality(visitor: VisitorDep, pipeline: str) -> QualitySummary:
     """The last month of every stream, by day of arrival."""
     visitor.must_see(pipeline)
-    return _or_404(QualitySummary.read(visitor.home.lake.quality_summary(pipeline)), "No micro-batch has run yet.")
+    return _or_404(read_once(QualitySummary, visitor.home.lake.quality_summary(pipeline)), "No micro-batch has run yet.")
 
 
 Rule = Annotated[str | None, Query(max_length=300, description="a reason, such as amount:be_between")]
@@ -179,7 +179,7 @@ def get_quarantine_run(visitor: VisitorDep, pipeline: str, run_id: str) -> Quara
 def list_nights(visitor: VisitorDep, pipeline: str, page: PageNumber = 1, each: Each = 20) -> Listing[NightRow]:
     """The proved days of the last month, the newest first."""
     visitor.must_see(pipeline)
-    summary = NightSummary.read(visitor.home.lake.nights_summary(pipeline)) or NightSummary()
+    summary = read_once(NightSummary, visitor.home.lake.nights_summary(pipeline)) or NightSummary()
     return Listing[NightRow].model_validate(_list(summary.nights[::-1], page, each))
 
 

@@ -11,6 +11,7 @@ from weir.layout import STREAM, dag_id
 from weir.look import short, size
 from weir.look.charts import Frame, TimeChart, time_chart
 from weir.overview import stream_overview
+from weir.records import read_once
 from weir_airflow import acts
 from weir_airflow.access import refuse_other_sites
 from weir_airflow.pages.book import Book, BookDep, PageNumber
@@ -32,7 +33,7 @@ def show_streams(book: BookDep, page: PageNumber = 1) -> HTMLResponse:
     streams = []
     for name, pipeline, wrong in found:
         own = stream_overview(book.home, pipeline, book.now) if pipeline else None
-        readings = Readings.read(book.home.lake.readings(name)) or Readings()
+        readings = read_once(Readings, book.home.lake.readings(name)) or Readings()
         streams.append({"name": name, "wrong": wrong, "own": own, "chart": _chart(book, readings, "arriving", SMALL)})
     return book.show("streams.html", "streams", streams=streams, place=place, alarm=ALARM)
 
@@ -40,7 +41,7 @@ def show_streams(book: BookDep, page: PageNumber = 1) -> HTMLResponse:
 @router.get("/streams/{pipeline}")
 def show_stream(book: BookDep, pipeline: str) -> HTMLResponse:
     declared = book.visitor.load(pipeline)
-    readings = Readings.read(book.home.lake.readings(pipeline)) or Readings()
+    readings = read_once(Readings, book.home.lake.readings(pipeline)) or Readings()
     charts: list[dict[str, Any]] = [
         {"of": of, "title": title, "unit": unit, "chart": _chart(book, readings, of, LARGE)}
         for of, title, unit in (
