@@ -16,6 +16,7 @@ import pytest
 from events import order
 from harness import DAY, ROOT, Sent, Workplace, archive_of, messages_of, read_sent, wait_for
 from kafka import KafkaConsumer
+from rich.console import Console
 
 from weir import stack
 from weir.drill import Drill, own_settings
@@ -25,6 +26,7 @@ from weir.jobs import Job, JobFailed
 from weir.layout import Home, corrections_topic
 from weir.produce import Event, encode
 from weir.records import Losses, NightlyReport
+from weir.screens import show_drill
 from weir.serving import ServedView, answer_query, differences, tamper_with_cell
 
 WITH_ALL = Shares(dirty=0.03, late=0.05, duplicate=0.05, out_of_order=0.1, skewed=0.02, future=0.01)
@@ -283,6 +285,7 @@ def test_the_drill_is_passed_and_what_is_served_is_true(tmp_path: Path) -> None:
         day = utc_now().date() - timedelta(days=2)
         drill = Drill(home, day, 200_000, 1, print)
         drilled = drill.run()
+        show_drill(Console(width=140), drilled, home)
         assert drilled.passed, drilled
         assert all(own.injected > 0 for own in drilled.faults) and drilled.unexplained == 0
         report = NightlyReport.read(home.lake.nightly_report("shop", str(day)))
