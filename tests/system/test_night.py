@@ -278,6 +278,7 @@ def test_nothing_is_unexplained_however_the_day_is_cut(workplace: Callable[..., 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(5_400)  # seven views of 200,000 events take half an hour where nobody else works
 def test_the_drill_is_passed_and_what_is_served_is_true(tmp_path: Path) -> None:
     """200,000 events on two partitions, all views, every fault with its exact count."""
     home = Home(tmp_path / "home")
