@@ -33,7 +33,7 @@ from spark_jobs.transform import CHANGE_ORDER, compute_view, count_copies, judge
 from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
 from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, corrections_topic, view_query
-from weir.pipeline import COORDINATES, Stream
+from weir.pipeline import COORDINATES, Stream, View
 from weir.records import (
     Arrivals,
     Cause,
@@ -244,12 +244,13 @@ class Night:
             if fingerprint == self.pipeline.fingerprint(view):
                 continue
             pin = self._pin(view, fingerprint)
-            if pin.speed is None or pin.speed.isEmpty() or set(pin.speed.columns) - set(batch.columns) - {"_generation", "_batch"}:
+            if pin.speed is None or pin.speed.isEmpty() or not _is_of_one_grain(self.pipeline.views[view], pin.speed, batch):
                 continue
             released = {name: self._released(name) for name in self.pipeline.streams_of(view)}
             ranked = {name: self._as_rejected(name, rows) for name, rows in released.items()}
             fated = self._fated(view, pin, ranked)
-            lined, differing = self._compare(view, pin, fated, batch, "version")
+            then = [column for column in batch.columns if column in pin.speed.columns]  # one that is new was nothing that people saw
+            lined, differing = self._compare(view, pin, fated, batch.select(*then), "version")
             texts = reconcile.as_texts(self.pipeline.views[view], differing, str(self.day), view, fingerprint).persist()
             own = [
                 frame.filter((F.to_date(self.pipeline.streams[name].occurred_at) == F.lit(self.day)) & F.col("_first"))
@@ -405,6 +406,11 @@ class Night:
         topic = corrections_topic(self.pipeline.name, view)
         create_topics(self.call.kafka, {topic: 1})
         changed.write.format("kafka").option("kafka.bootstrap.servers", self.call.kafka).option("topic", topic).save()
+
+
+def _is_of_one_grain(view: View, then: DataFrame, now: DataFrame) -> bool:
+    """Whether cells of an earlier declaration can be told apart as today's are. A column that is gone may have been of its grain."""
+    return set(view.grain) <= set(then.columns) and not set(then.columns) - set(now.columns) - {"_generation", "_batch"}
 
 
 def _stream_day(source: str, groups: list[Row]) -> StreamDay:

@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from spark_jobs.entry import Call
 from spark_jobs.progress import BatchRange, committed_batch, next_offsets, read_progress, read_until
@@ -32,8 +34,22 @@ class Pin:
         return self.batches[-1].watermark_ms * 1_000 if self.batches else 0
 
     def cells(self, like: DataFrame) -> DataFrame:
-        """The cells; none, in the shape of others, where nothing was streamed."""
-        return self.speed if self.speed is not None else like.limit(0).withColumn("_batch", F.lit(None).cast("bigint"))
+        """The cells in the shape of others; none where nothing was streamed. An earlier declaration may have told other types."""
+        if self.speed is None:
+            return like.limit(0).withColumn("_batch", F.lit(None).cast("bigint"))
+        told = {field.name: field.dataType for field in self.speed.schema}
+        other = [field for field in like.schema if field.name in told and field.dataType != told[field.name]]
+        return self.speed.withColumns({field.name: _converted(self.speed, field.name, field.dataType) for field in other})
+
+
+def _converted(frame: DataFrame, column: str, to: DataType) -> Column:
+    """The column in another type; null where that is not possible."""
+    converted = F.col(column).try_cast(to)
+    try:
+        frame.select(converted)
+    except AnalysisException:
+        return F.lit(None).cast(to)
+    return converted
 
 
 def pin_view(spark: SparkSession, call: Call, view: str, fingerprint: str, day: date, earliest: date) -> Pin:

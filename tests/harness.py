@@ -27,7 +27,7 @@ from weir.layout import Home, Lake
 from weir.loader import load_named, read_yaml
 from weir.pipeline import Pipeline
 from weir.produce import Event, plan_events, send_events
-from weir.records import Control, NightlyReport, Outcome
+from weir.records import Control, NightlyReport, Outcome, ReplayReport
 from weir.serving import answer_query
 from weir.sql_text import relations_in
 
@@ -125,6 +125,28 @@ class Workplace:
         report = self._run_here(nightly_job.nightly, nightly_job.add_options, "--day", str(day)).report
         assert report is not None
         return report
+
+    def refine(self) -> None:
+        from spark_jobs import refine_job
+
+        assert self._run_here(refine_job.refine, refine_job.add_options).failure is None
+
+    def replay(self, stream: str) -> ReplayReport:
+        """Judge the quarantined rows of a stream by the declaration as it is now, and release those that pass."""
+        from spark_jobs import quarantine_job
+
+        options = ["--act", "replay", "--stream", stream, "--apply"]
+        replayed = self._run_here(quarantine_job.act, quarantine_job.add_options, *options).replayed
+        assert replayed is not None
+        return replayed
+
+    def rewrite(self, file: str, old: str, new: str) -> None:
+        """Change a file of the declaration, as its author would."""
+        path = self.home.pipelines / "shop" / file
+        text = path.read_text()
+        assert old in text, f"{old!r} is not in {file}"
+        path.write_text(text.replace(old, new))
+        self.pipeline = load_named(self.home.pipelines, "shop")
 
     def _run_here(self, act: Callable[[Any], Outcome], add_options: Callable[[Any], None], *options: str) -> Outcome:
         """A job's act, as its command line would call it, without a process and a JVM of its own."""

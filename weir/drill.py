@@ -1,7 +1,8 @@
 """The drill: a day with a known number of every fault, on parts of its own, and whether each was named and repaired.
 
 1. send most of the day; the stream reads it, is killed in the middle and started again
-2. while it is stopped, let the log drop messages that nobody has read
+2. while it is stopped, change customers for the past, under orders that are counted already; let the log drop messages that nobody
+   has read
 3. send the rest, and at last the events that come too late
 4. refine; mend the rule that rejected some payments, release them; the stream reads the payments anew
 5. tamper with one streamed number
@@ -16,29 +17,35 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from datetime import time as dt_time
 from pathlib import Path
+from typing import Any
 
 from weir import settling, stack
 from weir.event_time import day_bounds, utc_now
-from weir.generator import Shares, load_produce
+from weir.generator import Row, Shares, iso_millis, load_produce
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
 from weir.layout import Home, view_query
 from weir.loader import load_named
 from weir.pipeline import Pipeline
 from weir.produce import Event, encode, plan_events, send_events
 from weir.records import Control, Heartbeat, LedgerLine, NightlyReport, Settlement, ViewComparison
-from weir.serving import answer_query, tamper_with_cell
+from weir.serving import answer_query, differences, tamper_with_cell
 from weir.stack import Say
 
 PIPELINE, TAMPERED, RELEASED = "shop", "revenue_per_minute", "payments"
+LOOKED_UP, TABLE, LOOKING = "revenue_per_segment", "customers", "orders"
+"""The view whose events look something up, the table in which they do, and their stream."""
+MOVED_TO = "loyal"
+"""What every customer that is changed becomes, and none was: no two of their orders can cancel each other out."""
 SHARE = 0.005
 """Of the events of a stream, for each fault."""
-READ_SECONDS = 900
+WAIT_SECONDS = 1_800
+"""For whatever the stream does. A machine that is busy with other things is no fault that a drill looks for."""
 BATCHES = 10
 """Into so many batches a stream's day is cut at least: with one large batch nothing could be late, and nothing killed in the middle."""
 LAST_HOUR = dt_time(21)
@@ -127,10 +134,14 @@ class Drill:
     # What is sent
 
     def _plan(self) -> tuple[list[Event], list[Event], list[Event], list[Event]]:
-        """The day in four parts, with the faults put in: before the loss, what will be lost or read after it, the rest, the late ones."""
+        """The day in four parts, with the faults put in: before the loss, what will be lost or read after it, the rest, the late ones.
+
+        What the table says of the day is sent first, so that nothing changes under an order but by the drill.
+        """
         declaration = load_produce(self.home.pipelines / PIPELINE, self.pipeline)
         shares = Shares(dirty=0, late=0, duplicate=0, out_of_order=0.05, skewed=0, future=0)
-        planned = list(plan_events(self.pipeline, declaration, self.day, self.events, self.seed, shares, None, LAST_HOUR, utc_now()))
+        everything = plan_events(self.pipeline, declaration, self.day, self.events, self.seed, shares, None, LAST_HOUR, utc_now())
+        planned = sorted(everything, key=lambda event: event.stream != TABLE)
         cut, end = len(planned) * 7 // 10, len(planned) * 8 // 10
         first, late_first = self._with_faults(planned[:cut])
         rest, late_rest = self._with_faults(planned[end:])
@@ -138,7 +149,7 @@ class Drill:
         moved = [event._replace(arrives_at=last + timedelta(milliseconds=n)) for n, event in enumerate(late)]
         for event in moved:
             self._note("late", event)
-        return first, planned[cut:end], rest, moved
+        return first, self._change_the_past(first) + planned[cut:end], rest, moved
 
     def _with_faults(self, events: list[Event]) -> tuple[list[Event], list[Event]]:
         """The events with faults put in, and those that are held back to come late."""
@@ -166,6 +177,17 @@ class Drill:
             sent.append(event)
         return sent + [copy for _, copy in again], late
 
+    def _change_the_past(self, read: list[Event]) -> list[Event]:
+        """Changes from just before orders that are counted when the changes arrive. Notes how many orders find another row by them."""
+        said = [event for event in read if event.stream == TABLE]
+        orders = [_order(event) for event in read if event.stream == LOOKING and event.wrong in ("", "out_of_order")]
+        before = _Versions(said)
+        can_move = [order for order in orders if before.held(*order).get("segment") != MOVED_TO]
+        changes = [_change(*order, read[-1]) for order in self.chance.sample(can_move, max(1, round(len(orders) * SHARE)))]
+        after = _Versions(said + changes)
+        self.injected["table", LOOKING] = sum(before.held(*order) != after.held(*order) for order in orders)
+        return changes
+
     def _note(self, fault: str, event: Event) -> Event:
         self.injected[fault, event.stream] += 1
         return event._replace(wrong=fault)
@@ -183,12 +205,12 @@ class Drill:
     def _start(self) -> Job:
         most = max(100, self.events // len(self.pipeline.views) // BATCHES)
         job = start_stream(self.home, PIPELINE, self.kafka, ["--max-batch", str(most), "--trigger-seconds", "0.2", "--no-watch"])
-        wait_until_running(self.home, PIPELINE, job, 180)
+        wait_until_running(self.home, PIPELINE, job, WAIT_SECONDS)
         return job
 
     def _stop(self) -> None:
         self.say("stopping the stream at a batch border")
-        stop_stream(self.home, PIPELINE, "the drill")
+        stop_stream(self.home, PIPELINE, "the drill", WAIT_SECONDS)
 
     def _stream_with_a_kill(self, events: list[Event]) -> None:
         half = len(events) // 2
@@ -219,7 +241,7 @@ class Drill:
         self._wait(lambda beat: beat.has_read(ends), "reading it all")
 
     def _wait(self, is_so: Callable[[Heartbeat], bool], what: str) -> None:
-        control, deadline = Control(self.home.lake.control(PIPELINE)), time.monotonic() + READ_SECONDS
+        control, deadline = Control(self.home.lake.control(PIPELINE)), time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
             beat = control.heartbeat()
             if beat and beat.error:
@@ -227,7 +249,7 @@ class Drill:
             if beat and beat.state == "running" and beat.queries and is_so(beat):
                 return
             time.sleep(0.5)
-        raise JobFailed(f"{what} took more than {READ_SECONDS} s; the logs are in {self.home.log('x').parent}")
+        raise JobFailed(f"{what} took more than {WAIT_SECONDS} s; the logs are in {self.home.log('x').parent}")
 
     def _lose(self, events: list[Event]) -> None:
         """Send while nobody reads, then let one partition of the tampered view's stream forget what came."""
@@ -295,15 +317,17 @@ class Drill:
         released = [(view.view, RELEASED, own.released) for view in blocked.views for own in view.versions]
         named = self._named("quarantine", released)
         yield Fault("quarantine", self._injected("quarantine"), named, named if is_settled else 0, "events", "released and counted")
+        found = self._named("table", [(LOOKED_UP, LOOKING, events) for events in self._events_of_changed_rows()])
+        yield Fault("table", self._injected("table"), found, found if is_settled else 0, "events", "looked up once more")
         ranges = [(line, own) for line in lines for own in line.lost_ranges if own.reason == "retention"]
         lost = self._named("lost", [(line.view, line.stream, own.until_offset - own.from_offset) for line, own in ranges])
         yield Fault("lost", self._injected("lost"), lost, 0, "offsets", "gone from the log: named, and nothing can bring them back")
         seen = self._kills_seen()
         yield Fault("killed", self.kills, seen, seen if is_settled else 0, "drivers", "replaced, and went on where it was")
         tampered = [view for view in blocked.views if view.view == TAMPERED]
-        found = sum(view.unexplained for view in tampered)
+        alone = sum(view.unexplained for view in tampered)
         yield Fault(
-            "tampered", 1, found, sum(_is_repaired(view) for view in settled.views if view.view == TAMPERED), "cells", "blocked the night"
+            "tampered", 1, alone, sum(_is_repaired(view) for view in settled.views if view.view == TAMPERED), "cells", "blocked the night"
         )
 
     def _injected(self, fault: str) -> int:
@@ -320,10 +344,41 @@ class Drill:
             named += max(counts, key=lambda count: abs(count - self.injected[fault, stream]))
         return named
 
+    def _events_of_changed_rows(self) -> Iterable[int]:
+        """By the hour, the events that the night names for the cause 'table': each differing cell of an hour names all of that hour."""
+        cells = differences(self.home.lake, self.pipeline, LOOKED_UP, self.day)
+        return {cell.grain["hour"]: own.events for cell in cells for own in cell.causes if own.cause == "table"}.values()
+
     def _kills_seen(self) -> int:
         """Drivers that were replaced because their process was gone: what the next one said when it took the lease."""
         logs = self.home.log("x").parent.glob(f"{PIPELINE}-stream_job-*.log")
         return sum(log.read_text(errors="replace").count("is dead") for log in logs)
+
+
+class _Versions:
+    """What a table holds of a key at a moment: the night's own look-up once more, in plain Python."""
+
+    def __init__(self, changes: list[Event]) -> None:
+        self._by_key: dict[Any, list[tuple[datetime, Row]]] = {}
+        for change in sorted(changes, key=lambda event: event.occurred_at):
+            row = json.loads(change.value or b"{}")
+            self._by_key.setdefault(row["customer_id"], []).append((change.occurred_at, row))
+
+    def held(self, key: int, at: datetime) -> Row:
+        """Empty where it holds none."""
+        return next((row for since, row in reversed(self._by_key.get(key, [])) if since <= at), {})
+
+
+def _order(event: Event) -> tuple[int, datetime]:
+    return json.loads(event.value or b"{}")["customer_id"], event.occurred_at
+
+
+def _change(customer: int, ordered_at: datetime, after: Event) -> Event:
+    """A change from before the order, which arrives when that event does."""
+    at = ordered_at - timedelta(milliseconds=1)
+    row = {"customer_id": customer, "email": f"customer{customer}@example.com", "country": "DE", "segment": MOVED_TO}
+    value = encode(row | {"updated_at": iso_millis(at)})
+    return Event(TABLE, f"{PIPELINE}.{TABLE}", str(customer).encode(), value, str(customer), at, after.arrives_at, "table")
 
 
 def _is_cut_short(line: LedgerLine) -> bool:

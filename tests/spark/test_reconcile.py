@@ -1,10 +1,13 @@
 """Three forms of a day lined up: when two numbers are equal, and what is said of a cell that no fate explains."""
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.pins import Pin
 from spark_jobs.reconcile import Sides, line_up, with_causes
 from weir.pipeline import View
 
@@ -76,3 +79,20 @@ def test_an_explained_cell_names_the_events_near_it(spark: SparkSession) -> None
     near = spark.createDataFrame([*rows, ("FR", "late", "o-4", NOON)], SUSPECTS)
     (row,) = with_causes(SUMS, line_up(SUMS, sides), [near], range(0), "unexplained").collect()
     assert [(own["cause"], own["events"], own["identities"]) for own in row["_causes"]] == [("late", 2, ["o-1", "o-2"])]
+
+
+@pytest.mark.parametrize(
+    ("type_then", "told", "state"),
+    [
+        ("bigint", 2, "equal"),
+        ("decimal(12,2)", Decimal("2.00"), "equal"),
+        ("string", "2", "equal"),
+        ("string", "two", "unexplained"),  # what cannot be read as a number is no number
+        ("array<string>", ["2"], "unexplained"),
+    ],
+)
+def test_what_was_told_in_another_type_is_compared_in_the_present_one(spark: SparkSession, type_then: str, told: Any, state: str) -> None:
+    then = spark.createDataFrame([(NOON, "DE", told, 3)], f"minute timestamp, country string, total {type_then}, _batch bigint")
+    now = cells(spark, 2.0)
+    (row,) = line_up(SUMS, Sides(Pin(then, []).cells(now), now, now, 0)).collect()
+    assert row["_state"] == state

@@ -16,6 +16,7 @@ import pytest
 from events import order
 from harness import DAY, ROOT, Sent, Workplace, archive_of, messages_of, read_sent, wait_for
 from kafka import KafkaConsumer
+from rich.console import Console
 
 from weir import stack
 from weir.drill import Drill, own_settings
@@ -25,11 +26,14 @@ from weir.jobs import Job, JobFailed
 from weir.layout import Home, corrections_topic
 from weir.produce import Event, encode
 from weir.records import Losses, NightlyReport
-from weir.serving import ServedView, answer_query, tamper_with_cell
+from weir.screens import show_drill
+from weir.serving import ServedView, answer_query, differences, tamper_with_cell
 
 WITH_ALL = Shares(dirty=0.03, late=0.05, duplicate=0.05, out_of_order=0.1, skewed=0.02, future=0.01)
 VIEW, TOPIC = "revenue_per_minute", "shop.orders"
 NEXT_DAY = DAY + timedelta(days=1)
+USD, GBP = "        - USD\n", "        - GBP\n"
+"""As the reduced declaration lists them."""
 pytestmark = pytest.mark.timeout(2_400)
 
 
@@ -115,6 +119,69 @@ def test_the_night_names_blocks_and_repairs(workplace: Callable[..., Workplace])
     reverted = place.cli("reconcile", "shop", "--view", VIEW, "--day", str(DAY), "--revert", "--json")
     assert json.loads(reverted.stdout[reverted.stdout.index("{") :])["settlements"][0]["until"] is None, reverted.stderr
     assert place.cells(VIEW) == place.cells(VIEW, "__speed") != full
+
+
+def test_a_view_that_has_read_beyond_the_archive_blocks_the_night_and_the_cut_is_named(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    def send(*minutes: int) -> None:
+        place.send([late_order(minute, noon + timedelta(minutes=minute), noon + timedelta(minutes=minute)) for minute in minutes])
+
+    send(0, 1, 2)
+    place.stream_once()
+    send(3, 4)
+    place.send([late_order(5, noon + timedelta(minutes=2, seconds=1), noon + timedelta(minutes=5))])
+    place.stream_once("--no-archive")
+    (early,) = place.nightly().views
+    beyond = {str(noon + timedelta(minutes=minute))[:19] for minute in (2, 3, 4)}
+    assert (early.compared, early.equal, early.causes, early.unexplained) == (5, 2, {"cut": 3}, 0)
+    assert {cell.grain["minute"] for cell in early.examples} == beyond
+    assert early.decision == "BLOCK" and early.settled_until is None and len(early.gate) == 1
+    assert early.gate[0].startswith(f"the batch is early: raw ends at {TOPIC}/"), early.gate
+    assert place.cells(VIEW) == place.cells(VIEW, "__speed") == truth(VIEW, _sent(place, 1)), "what was early is not served"
+
+    place.stream_once()
+    (whole,) = place.nightly().views
+    assert (whole.compared, whole.equal, whole.causes, whole.settled_until) == (5, 5, {}, NEXT_DAY)
+    assert place.cells(VIEW) == place.cells(VIEW, "__batch") == truth(VIEW, _sent(place, 1))
+
+
+def test_what_an_earlier_declaration_has_streamed_differs_by_release_or_by_version(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    place.rewrite("pipeline.yaml", GBP, "")  # somebody forgot a currency
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    orders = [
+        order("o-1", noon),
+        order("o-released", noon, currency="GBP"),
+        order("o-2", noon, country="FR"),
+        order("o-3", noon, country="IT"),
+    ]
+    place.send([Event("orders", TOPIC, b"k", encode(own), own["order_id"], noon, noon, "") for own in orders])
+    place.stream_once()
+    place.refine()
+    before = place.pipeline.fingerprint(VIEW)
+
+    # The rule is mended, what France has ordered counts twice, and there is a column more.
+    place.rewrite("pipeline.yaml", USD, USD + GBP)
+    place.rewrite(f"{VIEW}.sql", "sum(amount)", "max(amount) AS largest, sum(CASE WHEN country = 'FR' THEN 2 * amount ELSE amount END)")
+    assert place.replay("orders").released == 1
+    place.stream_once()
+    (view,) = place.nightly().views
+    assert (view.compared, view.equal, view.causes, view.decision) == (3, 3, {}, "PASS"), view
+    (version,) = view.versions
+    assert (version.fingerprint, version.compared, version.equal, version.released) == (before, 3, 1, 1)
+    assert version.causes == {"quarantine": 1, "version": 1}
+    told = {cell.grain["country"]: cell for cell in differences(place.home.lake, place.pipeline, VIEW, DAY, before)}
+    assert set(told) == {"DE", "FR"}
+    (released,), (changed,) = told["DE"].causes, told["FR"].causes
+    assert (released.cause, released.events, released.identities) == ("quarantine", 1, ["o-released"])
+    assert (told["DE"].speed, told["DE"].batch) == ({"orders": "1", "revenue": "10.00"}, {"orders": "2", "revenue": "20.00"})
+    assert (changed.cause, told["FR"].speed, told["FR"].batch) == (
+        "version",
+        {"orders": "1", "revenue": "10.00"},
+        {"orders": "1", "revenue": "20.00"},
+    )
 
 
 def _sent(place: Workplace, seed: int) -> list[Sent]:
@@ -211,6 +278,7 @@ def test_nothing_is_unexplained_however_the_day_is_cut(workplace: Callable[..., 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(5_400)  # seven views of 200,000 events take half an hour where nobody else works
 def test_the_drill_is_passed_and_what_is_served_is_true(tmp_path: Path) -> None:
     """200,000 events on two partitions, all views, every fault with its exact count."""
     home = Home(tmp_path / "home")
@@ -218,6 +286,7 @@ def test_the_drill_is_passed_and_what_is_served_is_true(tmp_path: Path) -> None:
         day = utc_now().date() - timedelta(days=2)
         drill = Drill(home, day, 200_000, 1, print)
         drilled = drill.run()
+        show_drill(Console(width=140), drilled, home)
         assert drilled.passed, drilled
         assert all(own.injected > 0 for own in drilled.faults) and drilled.unexplained == 0
         report = NightlyReport.read(home.lake.nightly_report("shop", str(day)))
