@@ -62,6 +62,9 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Counting the rows of the state reads every key before it is written: a sixth of the throughput.
         "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+        # Planning would infer conditions from every alias of every field that decode names, twice as many with each column: at twenty
+        # columns half a minute of every batch.
+        "spark.sql.constraintPropagation.enabled": "false",
         # progress.py copies the offset log every half minute; this many batches must outlast a long pause of it.
         "spark.sql.streaming.minBatchesToRetain": "2000",
         "spark.sql.streaming.numRecentProgressUpdates": "5",

@@ -425,6 +425,13 @@ def _reader_of(rule: str) -> TypeAdapter[Any]:
     return TypeAdapter(dict[str, ROW_RULES[rule]])  # type: ignore[valid-type]
 
 
+def _read_back(name: str, arguments: Any) -> Any:
+    """The arguments of an expectation that was written as JSON: a row rule that came back as a mere mapping would judge nothing."""
+    if name in ROW_RULES and isinstance(arguments, Mapping):
+        return _reader_of(name).validate_python({name: dict(arguments)})[name]
+    return arguments
+
+
 class Expectation(BaseModel):
     """One expectation. In YAML: `- <name>: {<arguments>, severity: …, row_condition: …, mostly: …}`."""
 
@@ -444,8 +451,10 @@ class Expectation(BaseModel):
     def _from_yaml(cls, given: Any) -> Any:
         if isinstance(given, str):
             given = {given: None}
-        if not isinstance(given, dict) or "name" in given:
+        if not isinstance(given, dict):
             return given
+        if "name" in given:
+            return given | {"arguments": _read_back(given["name"], given.get("arguments"))}
         if len(given) != 1:
             raise ValueError("an expectation is written as `- <name>: {<arguments>}`")
         ((name, arguments),) = given.items()

@@ -306,8 +306,16 @@ def test_expectations_come_through_json_and_are_frozen() -> None:
     mean, null = TypeAdapter(Expectations).validate_python(given)
     assert mean.model_dump(mode="json")["arguments"] == {"column": "a", "min_value": 1}
     assert null.model_dump(mode="json")["arguments"] == {"column": "a"}
+    assert [Expectation.model_validate(own.model_dump(mode="json")) for own in (mean, null)] == [mean, null]
     with pytest.raises(TypeError):
         mean.arguments["column"] = "b"  # type: ignore[index]
+
+
+def test_a_declaration_that_comes_back_from_json_judges_by_the_same_rules(tmp_path: Path) -> None:
+    declared = load(tmp_path, NOT_NULL, "expect_column_values_to_be_in_set: {column: country, value_set: [DE], row_condition: paid}")
+    again = Pipeline.model_validate(declared.model_dump(mode="json", by_alias=True))
+    assert all(own.rejects for own in again.streams["orders"].expectations)
+    assert again == declared and again.fingerprint("per_minute") == declared.fingerprint("per_minute")
 
 
 # Fingerprints

@@ -1,6 +1,7 @@
 """What each message becomes: decoded, cleaned, judged. The rows go through a batch and through a stream alike."""
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from events import NOON, iso, message, order
 from oracle import Message
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark_jobs.transform import MESSAGE, judged_rows, mark_first
+from spark_jobs.transform import MESSAGE, accepted_rows, judged_rows, mark_first
 from weir.pipeline import Column, Pipeline, Stream
 
 
@@ -150,6 +151,17 @@ def test_a_megabyte_and_ten_thousand_keys_do_no_harm(spark: SparkSession, shop: 
     many = message(order() | {f"k{n}": n for n in range(10_000)}, 1)
     rows = {row["offset"]: row for row in judge_as_batch(spark, shop.streams["orders"], [huge, many], tmp_path)}
     assert rows[0]["_accepted"] and rows[1]["_verdict"] == ["contract:no_unknown_field"]
+
+
+def test_a_stream_of_many_columns_is_planned_as_fast_as_one_of_few(spark: SparkSession, shop: Pipeline) -> None:
+    """Every batch is planned anew. What doubles with each column would take longer than the test may."""
+    orders = shop.streams["orders"]
+    more = {f"field_{number}": Column(type="string") for number in range(17)}
+    wide = orders.model_copy(update={"columns": orders.columns | more})
+    sent = message(order() | dict.fromkeys(more, "x"), 0)
+    began = time.monotonic()
+    assert accepted_rows(closed_frame(spark, [sent]), wide).count() == 1
+    assert time.monotonic() - began < 60
 
 
 def test_a_wrong_clock_is_corrected_by_when_it_sent(spark: SparkSession, shop: Pipeline) -> None:
