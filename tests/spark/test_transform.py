@@ -1,7 +1,6 @@
 """What each message becomes: decoded, cleaned, judged. The rows go through a batch and through a stream alike."""
 
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -154,14 +153,12 @@ def test_a_megabyte_and_ten_thousand_keys_do_no_harm(spark: SparkSession, shop: 
 
 
 def test_a_stream_of_many_columns_is_planned_as_fast_as_one_of_few(spark: SparkSession, shop: Pipeline) -> None:
-    """Every batch is planned anew. What doubles with each column would take longer than the test may."""
+    """Every batch is planned anew. What doubles with each column would not end before the tests' own limit."""
     orders = shop.streams["orders"]
     more = {f"field_{number}": Column(type="string") for number in range(17)}
     wide = orders.model_copy(update={"columns": orders.columns | more})
     sent = message(order() | dict.fromkeys(more, "x"), 0)
-    began = time.monotonic()
     assert accepted_rows(closed_frame(spark, [sent]), wide).count() == 1
-    assert time.monotonic() - began < 60
 
 
 def test_a_wrong_clock_is_corrected_by_when_it_sent(spark: SparkSession, shop: Pipeline) -> None:
