@@ -155,7 +155,7 @@ def test_a_megabyte_and_ten_thousand_keys_do_no_harm(spark: SparkSession, shop: 
 def test_a_stream_of_many_columns_is_planned_as_fast_as_one_of_few(spark: SparkSession, shop: Pipeline) -> None:
     """Every batch is planned anew. What doubles with each column would not end before the tests' own limit."""
     orders = shop.streams["orders"]
-    more = {f"field_{number}": Column(type="string") for number in range(17)}
+    more = {f"field_{number}": Column(type="string") for number in range(22)}
     wide = orders.model_copy(update={"columns": orders.columns | more})
     sent = message(order() | dict.fromkeys(more, "x"), 0)
     assert accepted_rows(closed_frame(spark, [sent]), wide).count() == 1
