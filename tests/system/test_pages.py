@@ -158,9 +158,11 @@ def test_quarantined_rows_are_previewed_and_replayed(shown: Shown) -> None:
 
     shown.expectations(accept_bitcoin)
     page.get_by_role("button", name=re.compile("Preview")).click()
-    expect(page.locator("body")).to_contain_text("would pass", timeout=LONG_MS)
-    page.get_by_role("button", name=re.compile("Replay")).click()
-    expect(page.locator("body")).to_contain_text("were released", timeout=LONG_MS)
+    replay = page.get_by_role("button", name="Replay these 5 rows")
+    expect(replay).to_be_visible(timeout=LONG_MS)
+    expect(page.locator("body")).to_contain_text("What would change")
+    replay.click()
+    expect(page.locator("body")).to_contain_text("passed, and are accepted now", timeout=LONG_MS)
     page.goto("/weir/quarantine/shop?stream=orders&rule=currency:be_in_set")
     expect(page.locator("body")).not_to_contain_text("BTC")
     assert "BTC" in before
