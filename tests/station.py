@@ -37,7 +37,7 @@ class Station(Workplace):
 
     def close(self) -> None:
         embedded_airflow.stop_airflow(self.home)
-        if (lease := self.control.lease()) and lease.holder.is_alive():
+        if (lease := self.control.lease()) and lease.holder.is_alive() and lease.holder.pid != os.getpid():
             with suppress(ProcessLookupError):
                 os.killpg(os.getpgid(lease.holder.pid), signal.SIGKILL)
         super().close()

@@ -70,7 +70,7 @@ def show_night(book: BookDep, pipeline: str, day: date) -> HTMLResponse:
 def show_cells(book: BookDep, pipeline: str, day: date, view: str, page: PageNumber = 1, cause: str = "") -> HTMLResponse:
     """All differing cells of a view."""
     declared = _with_view(book, pipeline, view)
-    cells = differences(book.home.lake, declared, view, day)
+    cells = differences(book.home.lake, declared, view, day, proved_version(_report(book, pipeline, day), view))
     counted = {own: sum(any(why.cause == own for why in cell.causes) for cell in cells) for own in CAUSES}
     some = [cell for cell in cells if not cause or any(why.cause == cause for why in cell.causes)]
     shown, place = cut_page(some, page, CELLS_PER_PAGE)
@@ -93,7 +93,8 @@ def show_cell(book: BookDep, pipeline: str, day: date, view: str) -> HTMLRespons
     """One cell: what was streamed, what is true, why, and the events responsible. The query names its grain."""
     declared = _with_view(book, pipeline, view)
     asked = {name: book.request.query_params.get(name, "") for name in declared.views[view].grain}
-    cells = [shown_cell(declared, view, own) for own in differences(book.home.lake, declared, view, day)]
+    found = differences(book.home.lake, declared, view, day, proved_version(_report(book, pipeline, day), view))
+    cells = [shown_cell(declared, view, own) for own in found]
     cell = next((own for own in cells if own.grain == asked), None)
     if cell is None:
         raise HTTPException(404, "No such cell differed on this day.")
@@ -139,6 +140,11 @@ def _report(book: Book, pipeline: str, day: date) -> NightlyReport:
     if report is None:
         raise HTTPException(404, f"{day} was not proved yet: a run of {dag_id(pipeline, NIGHTLY)} proves it.")
     return report
+
+
+def proved_version(report: NightlyReport, view: str) -> str | None:
+    """The fingerprint by which the night has proved the view: the declaration may be another one since."""
+    return next((own.fingerprint for own in report.views if own.view == view), None)
 
 
 def _with_view(book: Book, pipeline: str, view: str) -> Pipeline:

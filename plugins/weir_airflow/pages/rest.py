@@ -25,6 +25,7 @@ from weir.view_reading import ViewOverview, view_overviews
 from weir_airflow import acts
 from weir_airflow.access import Visitor, VisitorDep, refuse_other_sites
 from weir_airflow.pages.book import cut_page
+from weir_airflow.pages.nights import proved_version
 from weir_airflow.pages.views import answer
 from weir_airflow.runs import QuarantineRun, quarantine_run
 
@@ -208,7 +209,8 @@ def list_cells(
 ) -> Listing[Cell]:
     """The cells of a view that differed, the unexplained first; with `cause` only those."""
     declared = _with_view(visitor, pipeline, view)
-    cells = differences(visitor.home.lake, declared, view, day)
+    report = _or_404(NightlyReport.read(visitor.home.lake.nightly_report(pipeline, str(day))), f"{day} was not proved yet.")
+    cells = differences(visitor.home.lake, declared, view, day, proved_version(report, view))
     some = _list([cell for cell in cells if cause is None or any(own.cause == cause for own in cell.causes)], page, each)
     return Listing[Cell].model_validate(some | {"items": [shown_cell(declared, view, cell) for cell in some["items"]]})
 
