@@ -152,6 +152,16 @@ def test_a_megabyte_and_ten_thousand_keys_do_no_harm(spark: SparkSession, shop: 
     assert rows[0]["_accepted"] and rows[1]["_verdict"] == ["contract:no_unknown_field"]
 
 
+@pytest.mark.parametrize("with_rules", [True, False])
+def test_a_message_is_read_once_whatever_the_rules(spark: SparkSession, shop: Pipeline, with_rules: bool) -> None:
+    """Spark puts cheap conditions before the reading, and reads again for each field that they mention."""
+    for stream in shop.streams.values():
+        rules = stream.expectations if with_rules else []
+        accepted = accepted_rows(closed_frame(spark, []), stream.model_copy(update={"expectations": rules}))
+        plan = accepted._jdf.queryExecution().optimizedPlan().toString()
+        assert plan.count("from_json(") == 1, plan
+
+
 def test_a_stream_of_many_columns_is_planned_as_fast_as_one_of_few(spark: SparkSession, shop: Pipeline) -> None:
     """Every batch is planned anew. What doubles with each column would not end before the tests' own limit."""
     orders = shop.streams["orders"]
