@@ -195,6 +195,7 @@ def test_a_stream_that_appends_meanwhile_is_not_disturbed(household: Household) 
     assert [entry["operation"] for entry in DeltaTable(raw).history()].count("OPTIMIZE") == 1
 
 
+@pytest.mark.soak
 def test_old_raw_goes_by_whole_days_and_only_when_all_have_read_it(household: Household) -> None:
     old, older = NOON + timedelta(days=5), NOON
     household.orders(older)

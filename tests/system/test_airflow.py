@@ -30,6 +30,7 @@ def kill_driver(place: Station) -> None:
 
 
 @pytest.mark.timeout(1_800)
+@pytest.mark.soak  # test_pages.py starts and stops a stream through Airflow; every decision is in tests/pure/test_supervision.py
 def test_airflow_starts_restarts_adopts_and_stops_one_driver(station: Station) -> None:
     """Start, crash, an Airflow that dies, a second driver, a person's stop: one story, one stack."""
     place = station

@@ -147,6 +147,7 @@ def test_a_view_that_has_read_beyond_the_archive_blocks_the_night_and_the_cut_is
     assert place.cells(VIEW) == place.cells(VIEW, "__batch") == truth(VIEW, _sent(place, 1))
 
 
+@pytest.mark.soak
 def test_what_an_earlier_declaration_has_streamed_differs_by_release_or_by_version(workplace: Callable[..., Workplace]) -> None:
     place = workplace("orders")
     place.rewrite("pipeline.yaml", GBP, "")  # somebody forgot a currency

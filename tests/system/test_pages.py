@@ -1,7 +1,7 @@
 """The pages as people use them: a real browser, inside a real Airflow, over a real stream; what is done there is read back.
 
-One place for all tests of the file, in their order: a stream is started, watched and stopped; a red gate is followed to its report, and
-rows are replayed; a night is followed down to the events of a cell; a query is drawn; a viewer is refused.
+One place for all tests of the file, in their order: a stream is started, watched and stopped; a query is drawn; a red gate is followed to
+its report, and rows are replayed; a night is followed down to the events of a cell; a viewer is refused.
 """
 
 import json
@@ -122,6 +122,25 @@ def test_a_stream_is_started_watched_and_stopped(shown: Shown) -> None:
     assert "stopped by admin on its page" in said
 
 
+def test_a_query_is_answered_drawn_and_downloaded(shown: Shown) -> None:
+    page = shown.page
+    page.goto(f"/weir/views/shop/{VIEW}")
+    expect(page.locator("body")).to_contain_text("window(ordered_at")
+    page.goto("/weir/views/shop/query")
+    page.locator("textarea[name=sql]").fill(HOURLY)
+    page.get_by_role("button", name=re.compile("Run|Ask")).click()
+    expect(page.locator("svg[role=img]").first).to_be_visible()
+    rows = page.locator("table tbody tr").count()
+    assert rows > 10
+    with page.expect_download() as download:
+        page.get_by_text("CSV", exact=True).click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0] == "hour,country,revenue" and len(lines) > rows
+    page.locator("textarea[name=sql]").fill("SELECT * FROM read_csv('/etc/passwd')")
+    page.get_by_role("button", name=re.compile("Run|Ask")).click()
+    expect(page.locator("body")).not_to_contain_text("root:")
+
+
 def test_a_red_gate_leads_to_its_report(shown: Shown) -> None:
     page, station = shown.page, shown.station
     rule = {"expect_column_mean_to_be_between": {"column": "amount", "min_value": 1_000_000}}
@@ -185,25 +204,6 @@ def test_a_night_leads_down_to_the_events_of_a_late_cell(shown: Shown) -> None:
     named = frame.locator(".identities code").all_inner_texts()
     late = {json.loads(own.message.value or b"{}").get("order_id") for own in shown.sent if own.wrong == "late"}
     assert named and set(named) <= late
-
-
-def test_a_query_is_answered_drawn_and_downloaded(shown: Shown) -> None:
-    page = shown.page
-    page.goto(f"/weir/views/shop/{VIEW}")
-    expect(page.locator("body")).to_contain_text("window(ordered_at")
-    page.goto("/weir/views/shop/query")
-    page.locator("textarea[name=sql]").fill(HOURLY)
-    page.get_by_role("button", name=re.compile("Run|Ask")).click()
-    expect(page.locator("svg[role=img]").first).to_be_visible()
-    rows = page.locator("table tbody tr").count()
-    assert rows > 10
-    with page.expect_download() as download:
-        page.get_by_text("CSV", exact=True).click()
-    lines = Path(download.value.path()).read_text().splitlines()
-    assert lines[0] == "hour,country,revenue" and len(lines) > rows
-    page.locator("textarea[name=sql]").fill("SELECT * FROM read_csv('/etc/passwd')")
-    page.get_by_role("button", name=re.compile("Run|Ask")).click()
-    expect(page.locator("body")).not_to_contain_text("root:")
 
 
 def test_a_viewer_looks_and_does_nothing(shown: Shown) -> None:
