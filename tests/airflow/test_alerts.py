@@ -2,14 +2,21 @@
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from beats import beat, pulse
 
+from weir.event_time import utc_now
 from weir_airflow.alerts import TellConnections, tell_of_late_night
+from weir_airflow.triggers import HeartbeatTrigger
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
@@ -50,3 +57,30 @@ def test_a_red_run_is_told_to_every_connection_that_answers(heard: list[dict[str
 def test_a_late_night_is_told(heard: list[dict[str, Any]]) -> None:
     asyncio.run(tell_of_late_night("shop", ["ops"], context={"dag_run": {"dag_run_id": "scheduled__2"}}))
     assert [said["text"] for said in heard] == ["The night of shop has not ended in time (scheduled__2)"]
+
+
+def test_a_broken_service_level_is_told_once_and_so_is_its_end(
+    heard: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the trigger that waits beside the driver; a trigger of the next shift does not tell it again."""
+    monkeypatch.setenv("WEIR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("WEIR_PIPELINES", str(tmp_path / "pipelines"))
+    shutil.copytree(ROOT / "pipelines" / "shop", tmp_path / "pipelines" / "shop")
+    file = tmp_path / "pipelines" / "shop" / "pipeline.yaml"
+    file.write_text(file.read_text().replace("pipeline: shop\n", "pipeline: shop\nschedule: {notify: [ops]}\n", 1))
+
+    def look(behind: int) -> None:
+        trigger = HeartbeatTrigger("shop", "shop__stream", "r", "shift", utc_now().isoformat(), None)
+        trigger._tell_of_levels(beat(archive=pulse(behind=behind)))
+
+    for behind in (5, 100_001, 100_002):
+        look(behind)
+    (said,) = heard
+    assert said["subject"] == "Weir: shop orders behind is not met"
+    assert said["text"] == "orders is behind by 100,001 messages (promised: at most 100,000 messages)"
+    look(7)
+    look(7)
+    assert [own["subject"] for own in heard[1:]] == ["Weir: shop orders behind is met again"]
+    file.write_text("pipeline: [")
+    look(100_003)  # a declaration that is being edited ends no trigger
+    assert len(heard) == 2
