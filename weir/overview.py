@@ -1,10 +1,11 @@
 """How each pipeline is, read from its records without a JVM: what the pages, the REST interface and `weir status` show alike."""
 
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from weir.gauges import headroom_seconds, stale_seconds, stalest_seconds
-from weir.layout import ARCHIVE_QUERY, Home, table_query, view_query, watch_query
+from weir.layout import ARCHIVE_QUERY, Home, Lake, table_query, view_query, watch_query
 from weir.levels import Breaches, Level, measure_levels
 from weir.loader import declared_folders, load_pipeline
 from weir.pipeline import Pipeline
@@ -15,6 +16,9 @@ from weir.supervision import LEASE_SECONDS
 
 RECENT = timedelta(days=1)
 """Restarts of so long ago still say something about a stream."""
+
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 class Declarations:
@@ -28,8 +32,8 @@ class Declarations:
 
     def load(self, home: Home, name: str) -> Pipeline:
         """The pipeline, or the refusal that says what is wrong with its declaration."""
-        folder = next((own for own in declared_folders(home.pipelines) if own.name == name), None)
-        if folder is None:
+        folder = home.pipelines / name
+        if not NAME.fullmatch(name) or not (folder / "pipeline.yaml").is_file():
             raise Refusal(f"there is no pipeline '{name}'")
         return self.load_folder(folder)
 
@@ -92,11 +96,12 @@ class StreamOverview(Record):
 
 
 def stream_overview(home: Home, pipeline: Pipeline, now: datetime) -> StreamOverview:
-    control = Control(home.lake.control(pipeline.name))
+    lake = home.lake
+    control = Control(lake.control(pipeline.name))
     beat, history = control.heartbeat(), control.history()
     state, reason = stream_state(beat, pipeline.name, now)
     recent = [end for end in history if end.ended_at > now - RECENT]
-    breaches = Breaches.read(home.lake.breaches(pipeline.name)) or Breaches()
+    breaches = Breaches.read(lake.breaches(pipeline.name)) or Breaches()
     running = state in ("starting", "running")
     watermarks = [own.watermark for own in beat.queries.values() if own.watermark] if beat else []
     return StreamOverview(
@@ -116,9 +121,9 @@ def stream_overview(home: Home, pipeline: Pipeline, now: datetime) -> StreamOver
         restarts=len(recent),
         last_end=history[-1] if history else None,
         queries=[_query(name, pulse, beat, now) for name, pulse in beat.queries.items()] if beat else [],
-        levels=levels_of(home, pipeline, beat, now),
+        levels=levels_of(lake, pipeline, beat, now),
         breaches=breaches.since,
-        dirty_days=dirty_days(home, pipeline.name),
+        dirty_days=dirty_days(lake, pipeline.name),
         spark_ui=beat.spark_ui if beat and running else None,
     )
 
@@ -153,10 +158,10 @@ def stream_state(beat: Heartbeat | None, pipeline: str, now: datetime) -> tuple[
     return beat.state, beat.error
 
 
-def levels_of(home: Home, pipeline: Pipeline, beat: Heartbeat | None, now: datetime) -> list[Level]:
-    summary = read_once(QualitySummary, home.lake.quality_summary(pipeline.name))
+def levels_of(lake: Lake, pipeline: Pipeline, beat: Heartbeat | None, now: datetime) -> list[Level]:
+    summary = read_once(QualitySummary, lake.quality_summary(pipeline.name))
     return measure_levels(pipeline, beat, summary.share_set_aside() if summary else {}, now)
 
 
-def dirty_days(home: Home, pipeline: str) -> list[DirtyDay]:
-    return [found for file in sorted(home.lake.dirty_days(pipeline).glob("*.json")) if (found := DirtyDay.read(file))]
+def dirty_days(lake: Lake, pipeline: str) -> list[DirtyDay]:
+    return [found for file in sorted(lake.dirty_days(pipeline).glob("*.json")) if (found := DirtyDay.read(file))]

@@ -4,7 +4,6 @@ Who may read the stream DAG of a pipeline sees the pipeline; who may start runs 
 from a page of this server, or from a program with a token of its own.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -18,11 +17,10 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request
 
 from weir.layout import STREAM, Home, dag_id
-from weir.overview import Declarations
+from weir.overview import NAME, Declarations
 from weir.pipeline import Pipeline
 from weir.refusal import Refusal
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _DECLARATIONS = Declarations()
 
 
@@ -47,7 +45,7 @@ class Visitor:
         return get_auth_manager().is_authorized_dag(method="POST", access_entity=DagAccessEntity.RUN, details=details, user=self.user)
 
     def must_see(self, pipeline: str) -> None:
-        if not _NAME.fullmatch(pipeline) or pipeline not in _DECLARATIONS.names(self.home):
+        if not NAME.fullmatch(pipeline) or pipeline not in _DECLARATIONS.names(self.home):
             raise HTTPException(404, "There is no such pipeline.")
         if not self.sees(pipeline):
             raise HTTPException(403, "You may not see this pipeline.")

@@ -79,7 +79,7 @@ class HeartbeatTrigger(BaseTrigger):
         try:
             pipeline = load_named(home.pipelines, self.pipeline)
             file = home.lake.breaches(self.pipeline)
-            after, new, mended = compare_breaches(Breaches.read(file) or Breaches(), levels_of(home, pipeline, beat, now), now)
+            after, new, mended = compare_breaches(Breaches.read(file) or Breaches(), levels_of(home.lake, pipeline, beat, now), now)
         except (Refusal, ValueError) as error:  # a declaration that is being edited, a record of another version: the driver matters more
             self.log.warning("service levels cannot be looked at: %s", error)
             return

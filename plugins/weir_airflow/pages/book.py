@@ -22,7 +22,8 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
 )
 """Everything comes from here; what a message holds can load and run nothing."""
-PER_PAGE = 20
+PER_PAGE = 12
+"""Pipelines on a page: what fits a screen."""
 TABS = ("streams", "quality", "quarantine", "reconciliation", "views", "pipelines")
 
 PageNumber = Annotated[int, Query(alias="page", ge=1, le=1_000_000)]
