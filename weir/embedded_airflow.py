@@ -173,6 +173,13 @@ def password(home: Home, user: str = ADMIN) -> str:
     return str(json.loads((home.airflow / "passwords.json").read_text())[user])
 
 
+def _is_busy(answer: requests.Response) -> bool:
+    """Whether it says 'not now', or that its database could not be written just then."""
+    return answer.status_code == requests.codes.service_unavailable or (
+        answer.status_code == requests.codes.server_error and "Database error" in answer.text
+    )
+
+
 def _last_answer(tries: RetryCallState) -> Any:
     return tries.outcome.result() if tries.outcome else None
 
@@ -199,7 +206,7 @@ class AirflowApi:
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, may_be: tuple[int, ...] = ()) -> Any:
         """The answer's JSON. An error is raised with Airflow's own words, unless the caller expects its status."""
-        is_busy = retry_if_result(lambda answer: answer.status_code == requests.codes.service_unavailable)
+        is_busy = retry_if_result(_is_busy)
         patient = Retrying(stop=stop_after_delay(BUSY_SECONDS), wait=wait_fixed(1), retry=is_busy, retry_error_callback=_last_answer)
         answer = patient(self._ask, method, f"{self.root}/api/v2/{path}", body)
         if not answer.ok and answer.status_code not in may_be:
