@@ -14,16 +14,27 @@ from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_jobs.progress import BatchRange, read_until
 from weir.pipeline import Stream
 from weir.records import LatenessChoice, Loss
 
-RANGES = (
-    "topic string, partition int, _bucket bigint, _from bigint, _until bigint, _batch bigint, _late_before bigint, _planned_at timestamp"
+RANGES = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "_bucket": pa.int64(),
+        "_from": pa.int64(),
+        "_until": pa.int64(),
+        "_batch": pa.int64(),
+        "_late_before": pa.int64(),
+        "_planned_at": pa.timestamp("us", "UTC"),
+    }
 )
+"""As an Arrow table Spark takes a day of batches, one a second, at once; row by row it would take as long as the proof."""
 _NEVER = -(2**62)
 
 
@@ -38,27 +49,41 @@ def with_fates(ranked: DataFrame, stream: Stream, batches: list[BatchRange], los
     once = read.filter("_copies = 1").withColumn("_mixed", F.lit(False)).withColumn("_moot", F.lit(False))
     several = read.filter("_copies > 1")
     alone = F.when(F.col("_fate") == "read", "counted").otherwise(F.col("_fate"))
-    return once.withColumn("_fate", alone).unionByName(_among_copies(several, stream))
+    return once.withColumn("_fate", alone).unionByName(_among_copies(several, stream).persist())
 
 
 LATENESSES = (0, 10, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400)
 """Seconds. What people would choose from."""
 
 
-def lateness_choices(fated: DataFrame, stream: Stream, day: date) -> list[LatenessChoice]:
-    """What each lateness would have cost and gained on this day.
+def count_fates(fated: DataFrame, stream: Stream, day: date) -> list[Row]:
+    """By topic, partition and fate, in one pass: how many messages `arrived` on the day, and for the events that occurred on it, how
+    many a batch has `read` and how many of those came behind the newest one by each of LATENESSES and more.
+    """
+    newest = F.col("_late_before") + int(stream.lateness.total_seconds()) * 1_000_000
+    behind = newest - F.unix_micros(stream.occurred_at)
+    read = F.col("_accepted") & F.col("_batch").isNotNull() & (F.to_date(stream.occurred_at) == F.lit(day))
+    late = [
+        F.count_if(read & (F.col("_late_before") > 0) & (behind >= own * 1_000_000)).alias(f"behind_{own}") for own in _latenesses(stream)
+    ]
+    arrived = F.count_if(F.to_date("received_at") == F.lit(day)).alias("arrived")
+    found = fated.groupBy("topic", "partition", "_fate").agg(arrived, F.count_if(read).alias("read"), *late)
+    return found.filter("arrived > 0 OR read > 0").collect()
+
+
+def lateness_choices(counted: list[Row], stream: Stream) -> list[LatenessChoice]:
+    """What each lateness would have cost and gained on the day.
 
     How far an event came behind the newest one of the batches before does not depend on the lateness; which of them are late does.
     """
-    choices = sorted({*LATENESSES, int(stream.lateness.total_seconds())})
-    newest = F.col("_late_before") + int(stream.lateness.total_seconds()) * 1_000_000
-    behind = newest - F.unix_micros(stream.occurred_at)
-    read = fated.filter(F.col("_accepted") & F.col("_batch").isNotNull() & (F.to_date(stream.occurred_at) == F.lit(day)))
-    late = [F.count_if((F.col("_late_before") > 0) & (behind >= seconds * 1_000_000)).alias(str(seconds)) for seconds in choices]
-    row = read.agg(F.count("*").alias("all"), *late).first()
-    if row is None or not row["all"]:
+    if not (read := sum(row["read"] for row in counted)):
         return []
-    return [LatenessChoice(seconds=own, late=row[str(own)], state=round(row["all"] * own / 86_400)) for own in choices]
+    late = {own: sum(row[f"behind_{own}"] for row in counted) for own in _latenesses(stream)}
+    return [LatenessChoice(seconds=own, late=late[own], state=round(read * own / 86_400)) for own in late]
+
+
+def _latenesses(stream: Stream) -> list[int]:
+    return sorted({*LATENESSES, int(stream.lateness.total_seconds())})
 
 
 def _with_batch(ranked: DataFrame, stream: Stream, batches: list[BatchRange], lost: list[Loss]) -> DataFrame:
@@ -67,12 +92,13 @@ def _with_batch(ranked: DataFrame, stream: Stream, batches: list[BatchRange], lo
     Of messages that the log dropped before the view read them the archive may still have a copy: for the view they are lost.
     """
     size = _bucket_size(batches)
-    ranges = ranked.sparkSession.createDataFrame(list(_in_buckets(batches, size)), RANGES)
+    rows = [dict(zip(RANGES.names, own, strict=True)) for own in _in_buckets(batches, size)]
+    ranges = ranked.sparkSession.createDataFrame(pa.Table.from_pylist(rows, RANGES))
     bucket = F.floor(F.col("offset") / size).cast("bigint")
     within = (F.col("offset") >= F.col("_from")) & (F.col("offset") < F.col("_until"))
-    rows = ranked.withColumn("_bucket", bucket)
-    same = (rows["topic"] == ranges["topic"]) & (rows["partition"] == ranges["partition"]) & (rows["_bucket"] == ranges["_bucket"])
-    found = rows.join(F.broadcast(ranges), same & within, "left").drop(ranges["topic"], ranges["partition"], ranges["_bucket"])
+    placed = ranked.withColumn("_bucket", bucket)
+    same = (placed["topic"] == ranges["topic"]) & (placed["partition"] == ranges["partition"]) & (placed["_bucket"] == ranges["_bucket"])
+    found = placed.join(F.broadcast(ranges), same & within, "left").drop(ranges["topic"], ranges["partition"], ranges["_bucket"])
     ends = F.create_map(*(F.lit(word) for pair in read_until(batches).items() for word in pair)) if batches else None
     behind = F.coalesce(F.col("offset") < ends[_place()], F.lit(False)) if ends is not None else F.lit(False)
     fate = (

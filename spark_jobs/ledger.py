@@ -100,10 +100,10 @@ def _without(gaps: list[tuple[int, int]], present: list[int]) -> list[tuple[int,
 def draw_lines(
     view: str, stream: str, day: date, partitions: list[Partition], fates: Iterable[Row], losses: list[Loss]
 ) -> list[LedgerLine]:
-    """The ledger of one view and stream. `fates` are the counts of the day's messages by topic, partition and `_fate`."""
+    """The ledger of one view and stream. `fates` are groups of messages by topic, partition and `_fate`: how many `arrived` on the day."""
     counts: dict[str, dict[str, int]] = {}
     for row in fates:
-        counts.setdefault(f"{row['topic']}/{row['partition']}", {})[row["_fate"]] = row["count"]
+        counts.setdefault(f"{row['topic']}/{row['partition']}", {})[row["_fate"]] = row["arrived"]
     return [_line(view, stream, day, own, counts.get(own.place, {}), losses) for own in partitions]
 
 

@@ -23,13 +23,13 @@ from pyspark.sql import functions as F
 from quality.nights import write_nights
 from spark_jobs import ledger, reconcile
 from spark_jobs.entry import Call, run_job
-from spark_jobs.fates import lateness_choices, with_fates
+from spark_jobs.fates import count_fates, lateness_choices, with_fates
 from spark_jobs.pins import Pin, archive_ends, batches_beyond, pin_view
 from spark_jobs.progress import read_until
 from spark_jobs.reconcile import Sides
 from spark_jobs.session import build_session
 from spark_jobs.tables import exists, last_version, read, replace_day, with_day
-from spark_jobs.transform import CHANGE_ORDER, compute_view, count_copies, judged_rows, look_up, mark_first, table_changes, table_row
+from spark_jobs.transform import CHANGE_ORDER, compute_view, judged_rows, look_up, mark_copies, table_changes, table_row
 from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
 from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, corrections_topic, view_query
@@ -100,7 +100,7 @@ class Night:
         contract = self.pipeline.sources[source]
         judged = judged_rows(self.archive.filter(wanted), contract).drop("_payload")
         if isinstance(contract, Stream):
-            return count_copies(mark_first(judged, contract), contract).persist()
+            return mark_copies(judged, contract)
         return judged.withColumn("_first", F.col("_accepted")).withColumn("_copies", F.lit(1)).persist()
 
     def _tables_read(self) -> set[str]:
@@ -132,12 +132,20 @@ class Night:
         kept = [*COORDINATES, "_undecodable", "_verdict", "_accepted", "_first"]
         return self.ranked[source].select(F.lit(source).alias("stream"), *kept, at)
 
-    def count_streams(self) -> list[StreamDay]:
-        """What became of the day's messages. One that is not accepted belongs to the day on which it came."""
-        belongs_to = F.when(F.col("_accepted"), F.col("_at")).otherwise(F.col("received_at"))
-        own = self.all.filter((belongs_to >= F.lit(self.start)) & (belongs_to < F.lit(self.end)))
-        found = own.groupBy("stream", "_undecodable", "_verdict", "_accepted", "_first").count().collect()
-        return [_stream_day(source, [group for group in found if group["stream"] == source]) for source in self.pipeline.sources]
+    def count_messages(self) -> list[Row]:
+        """Every message that can belong to the day, counted once for all that the report and the books ask for.
+
+        One that is not accepted belongs to the day on which it came.
+        """
+        arrived_on = F.to_date("received_at").cast("string").alias("arrived_on")
+        belongs_to = F.to_date(F.when(F.col("_accepted"), F.col("_at")).otherwise(F.col("received_at"))).cast("string").alias("belongs_to")
+        alike = ["stream", "topic", "partition", "_undecodable", "_verdict", "_accepted", "_first"]
+        return self.all.groupBy(*alike, arrived_on, belongs_to).agg(F.count("*").alias("messages"), F.max("offset").alias("last")).collect()
+
+    def streams(self, counted: list[Row]) -> list[StreamDay]:
+        """What became of the day's messages."""
+        own = [group for group in counted if group["belongs_to"] == str(self.day)]
+        return [_stream_day(source, [group for group in own if group["stream"] == source]) for source in self.pipeline.sources]
 
     def _booked_until(self) -> dict[str, int]:
         """How far the books of the days before reach."""
@@ -148,14 +156,14 @@ class Night:
         ends = before.groupBy("topic", "partition").agg(F.max("until_offset").alias("until")).collect()
         return {f"{row['topic']}/{row['partition']}": row["until"] for row in ends}
 
-    def arrivals(self) -> Arrivals:
+    def arrivals(self, counted: list[Row]) -> Arrivals:
         """Which days the events that arrived on this day belong to."""
         streams: dict[str, dict[date, dict[str, int]]] = {}
-        own = self.all.filter(ledger.arrived_on(self.day) & F.col("_accepted"))
-        occurred_on = F.to_date("_at").cast("string").alias("occurred_on")
-        for row in own.groupBy("stream", "topic", "partition", occurred_on).agg(F.max("offset").alias("last")).collect():
-            days = streams.setdefault(row["stream"], {})
-            days.setdefault(date.fromisoformat(row["occurred_on"]), {})[f"{row['topic']}/{row['partition']}"] = row["last"]
+        for row in counted:
+            if row["arrived_on"] == str(self.day) and row["_accepted"]:
+                last = streams.setdefault(row["stream"], {}).setdefault(date.fromisoformat(row["belongs_to"]), {})
+                place = f"{row['topic']}/{row['partition']}"
+                last[place] = max(row["last"], last.get(place, 0))
         return Arrivals(day=self.day, streams=streams)
 
     # Steps 3 to 5
@@ -164,7 +172,8 @@ class Night:
         """Everything about one view of the day, up to its settlement."""
         declared, pin, fingerprint = self.pipeline.views[view], self.pins[view], self.pipeline.fingerprint(view)
         fated = self._fated(view, pin, self.ranked)
-        lines = [line for name, frame in fated.items() for line in self._draw_lines(view, name, frame)]
+        counted = {name: count_fates(frame, self.pipeline.streams[name], self.day) for name, frame in fated.items()}
+        lines = [line for name, groups in counted.items() for line in self._draw_lines(view, name, groups)]
         self.lines += lines
         batch = self._compute(view, {name: self.ranked[name].filter("_first") for name in fated})
         lined, differing = self._compare(view, pin, fated, batch, "unexplained")
@@ -176,20 +185,16 @@ class Night:
             told = reduce(DataFrame.unionByName, [texts, *(frame for _, frame in older)])
             replace_day(told, self.lake.differences(self.pipeline.name), self.day, {"view": view})
             comparison = reconcile.summarise(declared, view, fingerprint, counts, texts)
-            lateness = {name: lateness_choices(frame, self.pipeline.streams[name], self.day) for name, frame in fated.items()}
+            lateness = {name: lateness_choices(groups, self.pipeline.streams[name]) for name, groups in counted.items()}
             comparison = comparison.model_copy(update={"versions": [found for found, _ in older], "lateness": lateness})
             fault_point("after_differences", 0)
             return self._settle(comparison, batch, lined, lines, texts)
         finally:
-            for frame in (lined, *fated.values()):
-                frame.unpersist()
+            lined.unpersist()
 
     def _fated(self, view: str, pin: Pin, ranked: dict[str, DataFrame]) -> dict[str, DataFrame]:
         lost = [loss for loss in self.losses if loss.query == view_query(view)]
-        return {
-            name: with_fates(ranked[name], self.pipeline.streams[name], pin.batches, lost).persist()
-            for name in self.pipeline.streams_of(view)
-        }
+        return {name: with_fates(ranked[name], self.pipeline.streams[name], pin.batches, lost) for name in self.pipeline.streams_of(view)}
 
     def _compare(
         self, view: str, pin: Pin, fated: dict[str, DataFrame], batch: DataFrame, else_cause: Cause
@@ -285,11 +290,10 @@ class Night:
         accepted = F.col("_accepted") & F.col("_released").isNull()
         return joined.withColumn("_accepted", accepted).drop("_released").select(*self.ranked[source].columns)
 
-    def _draw_lines(self, view: str, source: str, fated: DataFrame) -> list[LedgerLine]:
-        counts = fated.filter(ledger.arrived_on(self.day)).groupBy("topic", "partition", "_fate").count().collect()
+    def _draw_lines(self, view: str, source: str, counted: list[Row]) -> list[LedgerLine]:
         lost = [loss for loss in self.losses if loss.query == ARCHIVE_QUERY]
         own = [partition for partition in self.partitions if partition.topic in self.pipeline.sources[source].topics]
-        return ledger.draw_lines(view, source, self.day, own, counts, lost)
+        return ledger.draw_lines(view, source, self.day, own, counted, lost)
 
     def book_unread(self) -> None:
         """The books of the streams that no view reads: what is accepted counts."""
@@ -298,7 +302,9 @@ class Night:
         fate = fate.when(F.col("_first"), "counted").otherwise("duplicate")
         for source in self.pipeline.sources:
             if source not in read_by_views:
-                self.lines += self._draw_lines(RAW, source, self.ranked[source].withColumn("_fate", fate))
+                fated = self.ranked[source].withColumn("_fate", fate).filter(ledger.arrived_on(self.day))
+                counted = fated.groupBy("topic", "partition", "_fate").agg(F.count("*").alias("arrived")).collect()
+                self.lines += self._draw_lines(RAW, source, counted)
 
     def write_ledger(self) -> None:
         rows = self.spark.createDataFrame(ledger.as_rows(self.lines, self.day), ledger.LINES).coalesce(1)
@@ -417,7 +423,7 @@ def _stream_day(source: str, groups: list[Row]) -> StreamDay:
     reasons: dict[str, int] = {}
     for group in groups:
         for reason in [f"undecodable:{group['_undecodable']}"] if group["_undecodable"] else group["_verdict"]:
-            reasons[reason] = reasons.get(reason, 0) + group["count"]
+            reasons[reason] = reasons.get(reason, 0) + group["messages"]
     return StreamDay(
         stream=source,
         archived=_total(groups),
@@ -430,7 +436,7 @@ def _stream_day(source: str, groups: list[Row]) -> StreamDay:
 
 
 def _total(groups: Iterable[Row]) -> int:
-    return sum(group["count"] for group in groups)
+    return sum(group["messages"] for group in groups)
 
 
 def _cannot_recompute(call: Call, day: date) -> str | None:
@@ -448,7 +454,7 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
     dirty = DirtyDay.read(mark)
     night = Night(spark, call, day)
     try:
-        streams = night.count_streams()
+        counted = night.count_messages()
         views = []
         for view in call.pipeline.views:
             check_lease()
@@ -456,7 +462,7 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
         night.book_unread()
         if night.lines:
             night.write_ledger()
-        arrivals = night.arrivals()
+        streams, arrivals = night.streams(counted), night.arrivals(counted)
     finally:
         night.close()
     _mark_dirty(call, arrivals)

@@ -133,13 +133,23 @@ def _near(view: View, differing: DataFrame, events: DataFrame) -> DataFrame:
     span = F.expr(f"INTERVAL {format_duration(view.span)}")
     start = F.col(f"_g_{view.time}")
     near = (F.col("_at") >= start - reach) & (F.col("_at") < start + reach + span)
+    # Spark can look events up by a stretch of time that they lie in, not by a range: each cell stands under the two that it touches.
+    stretch = max(1, round((2 * view.reach + view.span).total_seconds()))
+    first, last = (_stretch(at, stretch) for at in (start - reach, start + reach + span))
+    cells = cells.withColumn("_stretch", F.explode(F.sequence(first, last)))
+    near = near & (F.col("_stretch") == _stretch(F.col("_at"), stretch))
     alone = _columns_with_nulls(cells, shared) if view.is_outer_join and shared else []
     for column in shared:
         same = F.col(column).cast("string").eqNullSafe(F.col(f"_g_{column}").cast("string"))
         near = near & (same | F.col(f"_g_{column}").isNull() if column in alone else same)
     identities = F.slice(F.array_sort(F.collect_set("_identity")), 1, MAX_IDENTITIES)
-    counted = cells.join(events, near).groupBy(*cells.columns, "_cause").agg(F.count("*").alias("_events"), identities.alias("_identities"))
+    grain = [f"_g_{column}" for column in view.grain]
+    counted = cells.join(events, near).groupBy(*grain, "_cause").agg(F.count("*").alias("_events"), identities.alias("_identities"))
     return counted.select(*(F.col(f"_g_{column}").alias(column) for column in view.grain), "_cause", "_events", "_identities")
+
+
+def _stretch(at: Column, seconds: int) -> Column:
+    return (F.unix_seconds(at.cast("timestamp")) / seconds).cast("bigint")
 
 
 def _columns_with_nulls(cells: DataFrame, columns: list[str]) -> list[str]:

@@ -172,7 +172,9 @@ def _kept(contract: Contract) -> list[str]:
 
 
 def _verdict(rules: list[Rule]) -> Column:
-    return F.when(F.col("_undecodable").isNull(), verdict(rules)).alias("_verdict")
+    """Built for the few rows that break something; for all others it is known to be empty."""
+    told = F.when(is_accepted(rules), verdict([])).otherwise(verdict(rules))
+    return F.when(F.col("_undecodable").isNull(), told).alias("_verdict")
 
 
 def _accepted(rules: list[Rule]) -> Column:
@@ -223,10 +225,19 @@ def mark_first(judged: DataFrame, stream: Stream) -> DataFrame:
     return judged.withColumn("_first", F.col("_accepted") & (F.row_number().over(by_identity(stream)) == 1))
 
 
-def count_copies(judged: DataFrame, stream: Stream) -> DataFrame:
-    """Add `_copies`: how many accepted rows have the row's identity."""
+def mark_copies(judged: DataFrame, stream: Stream) -> DataFrame:
+    """mark_first, and `_copies`: how many accepted rows have the row's identity. Reads the frame several times, and keeps some of it.
+
+    Nearly all events come once, and their rows are not moved: only those whose identity's hash stands more than once are sorted.
+    """
+    hashed = F.when(F.col("_accepted"), F.xxhash64(stream.identity))
+    kept = judged.withColumn("_hash", hashed).persist()
+    again = kept.filter("_accepted").groupBy(F.col("_hash").alias("_again")).count().filter("count > 1").select("_again").persist()
+    marked = kept.join(again, F.col("_hash") == F.col("_again"), "left").drop("_hash")
+    once = marked.filter("_again IS NULL").withColumn("_first", F.col("_accepted")).withColumn("_copies", F.lit(1).cast("bigint"))
     whole = by_identity(stream).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    return judged.withColumn("_copies", F.count("*").over(whole))
+    several = mark_first(marked.filter("_again IS NOT NULL"), stream).withColumn("_copies", F.count("*").over(whole))
+    return once.unionByName(several.persist()).drop("_again")
 
 
 def by_identity(stream: Stream) -> WindowSpec:

@@ -22,7 +22,7 @@ def loss(start: int, end: int, partition: int = 0) -> Loss:
 
 
 def counts(**fates: int) -> list[dict[str, object]]:
-    return [{"topic": "t", "partition": 0, "_fate": fate, "count": count} for fate, count in fates.items()]
+    return [{"topic": "t", "partition": 0, "_fate": fate, "arrived": count} for fate, count in fates.items()]
 
 
 def test_a_line_balances_when_each_offset_has_one_fate() -> None:

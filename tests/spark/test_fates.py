@@ -15,9 +15,9 @@ from events import NOON, message, order
 from oracle import Message
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark_jobs.fates import lateness_choices, with_fates
+from spark_jobs.fates import count_fates, lateness_choices, with_fates
 from spark_jobs.progress import BatchRange
-from spark_jobs.transform import MESSAGE, count_copies, dedupe_stream, judged_rows, mark_first
+from spark_jobs.transform import MESSAGE, dedupe_stream, judged_rows, mark_copies
 from weir.pipeline import Pipeline, Stream
 from weir.records import Loss
 
@@ -65,7 +65,7 @@ def ranges(batches: list[Batch], watermarks: list[int]) -> list[BatchRange]:
 
 def frame_of(spark: SparkSession, stream: Stream, messages: Batch, batches: list[BatchRange], lost: list[Loss]) -> DataFrame:
     frame = spark.createDataFrame([(m.topic, m.partition, m.offset, m.received_at, m.value) for m in messages], MESSAGE)
-    ranked = count_copies(mark_first(judged_rows(frame, stream).drop("_payload"), stream), stream)
+    ranked = mark_copies(judged_rows(frame, stream).drop("_payload"), stream)
     return with_fates(ranked, stream, batches, lost)
 
 
@@ -165,7 +165,8 @@ def test_random_days_come_out_as_spark_had_them(spark: SparkSession, shop: Pipel
     fates = Counter(r["_fate"] for r in rows)
     assert fates["late"] > 5 and fates["duplicate"] > 5 and fates["counted"] > 80
     assert set(fates) == {"late", "duplicate", "counted"}
-    choices = lateness_choices(frame_of(spark, stream, log.messages, ranges(log.batches, watermarks), []), stream, NOON.date())
+    frame = frame_of(spark, stream, log.messages, ranges(log.batches, watermarks), [])
+    choices = lateness_choices(count_fates(frame, stream, NOON.date()), stream)
     by_seconds = {own.seconds: own.late for own in choices}
     assert by_seconds[int(LATENESS.total_seconds())] == fates["late"], "by the declared lateness, those that were late"
     assert sorted(by_seconds.values(), reverse=True) == list(by_seconds.values()) and by_seconds[86_400] == 0
