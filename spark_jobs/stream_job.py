@@ -48,7 +48,7 @@ KNOWN_AFTER_SECONDS = 10
 time sees it, and the night can tell from the times alone what a batch knew."""
 MAX_BATCH_MESSAGES = 200_000
 """A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
-COMPACT_EVERY_BATCHES = 20
+COMPACT_EVERY_BATCHES = 40
 STOP_SECONDS = 60
 HUNG_SECONDS = 300
 """Copying progress and starting queries take seconds, on a crowded machine a minute; what takes longer will not end."""
@@ -92,6 +92,8 @@ class Driver:
         # Copying progress is a Spark job, and waits behind the batches of all queries: meanwhile the driver has to look after them.
         self._copying: threading.Thread | None = None
         self._copy_failed: Exception | None = None
+        self._compactions: dict[str, threading.Thread] = {}
+        self._rewriting = threading.Lock()
 
     # Step 2
 
@@ -200,12 +202,26 @@ class Driver:
             named = changed.withColumn("_generation", F.lit(self.lease.generation)).withColumn("_batch", F.lit(batch).cast("bigint"))
             append_cells(named, table, told)
             if batch % COMPACT_EVERY_BATCHES == COMPACT_EVERY_BATCHES - 1:
-                self.check_lease()
-                compact_speed(self.spark, table, pipeline.views[view].grain)
+                self._compact_beside(view, table)
 
         write_cells = self._fenced(query, checkpoint, append)
         self._start_query(query, cells, output_mode(cells), checkpoint, self.call.options.trigger_seconds, write_cells)
         self.copies[query] = ProgressCopy(self.spark, pipeline.name, lake.progress(pipeline.name), query, checkpoint)
+
+    def _compact_beside(self, view: str, table: str) -> None:
+        """Rewrite what has become many files while batches go on: it takes seconds, in which no number would move. One view at a time."""
+
+        def compact() -> None:
+            with self._rewriting:
+                try:
+                    self.check_lease()
+                    compact_speed(self.spark, table, self.call.pipeline.views[view].grain)
+                except Exception as error:  # what must end the driver also meets its batches
+                    print(f"{view}: files were not merged: {one_line(error)}", flush=True)
+
+        if not (view in self._compactions and self._compactions[view].is_alive()):
+            self._compactions[view] = threading.Thread(target=compact, daemon=True)
+            self._compactions[view].start()
 
     def _speed_cells(self, view: str, strict: bool) -> DataFrame:
         pipeline, frames = self.call.pipeline, {}
@@ -351,6 +367,8 @@ class Driver:
                 self.beat("stopping")
                 time.sleep(0.2)
             query.stop()
+        for compaction in self._compactions.values():
+            compaction.join(max(0, deadline - time.monotonic()))
         self._await_copy()
         self._copy_progress()
 

@@ -35,6 +35,7 @@ from weir.pipeline import Pipeline
 from weir.produce import Event, encode, plan_events, send_events
 from weir.records import Control, Heartbeat, LedgerLine, NightlyReport, Settlement, ViewComparison
 from weir.serving import answer_query, differences, tamper_with_cell
+from weir.spark_cluster import start_cluster, stop_cluster
 from weir.stack import Say
 
 PIPELINE, TAMPERED, RELEASED = "shop", "revenue_per_minute", "payments"
@@ -87,8 +88,8 @@ class Drilled:
 class Drill:
     """One drill in a home of its own, which is kept for looking around."""
 
-    def __init__(self, home: Home, day: date, events: int, seed: int, say: Say) -> None:
-        self.home, self.day, self.events, self.seed, self.say = home, day, events, seed, say
+    def __init__(self, home: Home, day: date, events: int, seed: int, say: Say, workers: int = 0) -> None:
+        self.home, self.day, self.events, self.seed, self.say, self.workers = home, day, events, seed, say, workers
         self.chance = random.Random(seed)  # noqa: S311
         self.pipeline: Pipeline = load_named(home.pipelines, PIPELINE)
         self.injected: Counter[tuple[str, str]] = Counter()
@@ -101,6 +102,8 @@ class Drill:
         self.say("starting Kafka")
         stack.start_kafka(self.home, say=self.say)
         try:
+            if self.workers:
+                start_cluster(self.home, self.workers, say=self.say)
             self.kafka = stack.bootstrap(self.home)
             self.topics = self.pipeline.partitions
             stack.create_topics(self.kafka, self.topics)
@@ -120,6 +123,7 @@ class Drill:
         finally:
             with suppress(JobFailed):
                 stop_stream(self.home, PIPELINE, "the drill ends")
+            stop_cluster(self.home)
             stack.stop_kafka(self.home)
         return Drilled(
             day=self.day,
@@ -409,13 +413,14 @@ def own_settings(home: Home, pipelines: Path) -> Iterator[None]:
         os.environ.update({name: value for name, value in kept.items() if value is not None})
 
 
-def run_drill(events: int, seed: int, say: Say) -> tuple[Home, Drilled]:
+def run_drill(events: int, seed: int, workers: int, say: Say) -> tuple[Home, Drilled]:
     """Empty the drill's home, drill, and keep it."""
     home = Home(Home.from_environment().root / "drill")
     pipelines = home.pipelines
     stack.fetch_jars(say=say)
     with suppress(JobFailed):
         stop_stream(home, PIPELINE, "a new drill begins")
+    stop_cluster(home)
     stack.stop_kafka(home)
     with own_settings(home, pipelines):
-        return home, Drill(home, utc_now().date() - timedelta(days=2), events, seed, say).run()
+        return home, Drill(home, utc_now().date() - timedelta(days=2), events, seed, say, workers).run()

@@ -25,7 +25,8 @@ from weir.event_time import utc_now
 from weir.layout import PROJECT, Home
 from weir.records import Identity, Record, write_whole
 from weir.refusal import Refusal
-from weir.stack import HOST, Say, choose_port, lock_stack, open_log, say_nothing
+from weir.spark_cluster import spark_environment
+from weir.stack import HOST, Say, choose_port, end_processes, lock_stack, open_log, say_nothing
 
 PARTS: dict[str, list[str]] = {
     "api-server": ["api-server"],
@@ -39,6 +40,7 @@ START_SECONDS = 180
 STOP_SECONDS = 40
 MIN_LIFE_SECONDS = 5
 ADMIN, VIEWER = "admin", "viewer"
+SPARK_CONNECTION, LOCAL = "spark_default", "local[*]"
 USERS = (ADMIN, VIEWER)
 """Each has the role of its name: the viewer sees everything and changes nothing."""
 BUSY_SECONDS = 30
@@ -155,7 +157,7 @@ def stop_airflow(home: Home, say: Say = say_nothing) -> bool:
         found = record.is_alive()
         if found:
             say("stopping Airflow")
-            _end([record.watcher])
+            end_processes([record.watcher])
         return _end_leftovers(home) or found
 
 
@@ -281,7 +283,7 @@ def environment(home: Home) -> dict[str, str]:
         "NO_PROXY": f"{HOST},localhost",
     }
     inherited = {name: setting for name, setting in os.environ.items() if not name.startswith("AIRFLOW")}
-    return inherited | own
+    return inherited | spark_environment(home) | own
 
 
 def _write_settings(home: Home, port: int) -> None:
@@ -331,32 +333,22 @@ def _is_healthy(found: dict[str, str]) -> bool:
 
 
 def _add_spark_connection(home: Home) -> None:
-    """The connection that says where Spark is: this machine. One that is there stays as it is."""
-    body = {"connection_id": "spark_default", "conn_type": "spark", "host": os.environ.get("WEIR_SPARK_MASTER", "local[*]")}
-    AirflowApi(home).call("POST", "connections", body, may_be=(409,))
+    """The connection that says where Spark is: this machine, or its cluster. One that a person has changed stays as it is."""
+    master = environment(home).get("WEIR_SPARK_MASTER", LOCAL)
+    body = {"connection_id": SPARK_CONNECTION, "conn_type": "spark", "host": master}
+    api = AirflowApi(home)
+    api.call("POST", "connections", body, may_be=(409,))
+    there = str(api.call("GET", f"connections/{SPARK_CONNECTION}")["host"])
+    if there != master and (there == LOCAL or there.startswith(f"spark://{HOST}:")):
+        api.call("PATCH", f"connections/{SPARK_CONNECTION}", body)
 
 
 def _end_leftovers(home: Home) -> bool:
     """End parts whose watcher is gone; whether there were any."""
     parts = PartsRecord.read(home.airflow_parts)
     alive = [part for part in parts.parts.values() if part.is_alive()] if parts else []
-    _end(alive)
+    end_processes(alive)
     return bool(alive)
-
-
-def _end(identities: list[Identity]) -> None:
-    """Ask these processes to end; kill the group of one that has not by the deadline."""
-    for identity in identities:
-        with suppress(ProcessLookupError):
-            os.kill(identity.pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SECONDS
-    for identity in identities:
-        while identity.is_alive():
-            if time.monotonic() > deadline:
-                with suppress(ProcessLookupError):
-                    os.killpg(identity.pid, signal.SIGKILL)
-                break
-            time.sleep(0.1)
 
 
 # --- The watcher
@@ -384,7 +376,7 @@ class Watcher:
                     self.restarts[name] += 1
                     self._start(name)
             time.sleep(0.5)
-        _end([Identity.of(part.pid) for part in self.parts.values() if part.poll() is None])
+        end_processes([Identity.of(part.pid) for part in self.parts.values() if part.poll() is None])
 
     def _start(self, name: str) -> None:
         command = [sys.executable, "-m", "airflow", *PARTS[name]]

@@ -13,6 +13,7 @@ from weir.event_time import utc_now
 from weir.layout import Home
 from weir.records import Control, Heartbeat, Outcome
 from weir.refusal import Refusal
+from weir.spark_cluster import spark_environment
 
 KEPT_LOGS = 20
 """Of each job of a pipeline: enough to look back at a bad night, and nothing that grows for ever."""
@@ -49,7 +50,10 @@ class Job:
         arguments = job_arguments(home, pipeline, kafka, self._outcome, options or [])
         command = [sys.executable, "-m", f"spark_jobs.{module}", *arguments]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            environment = os.environ | spark_environment(home)
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
 
     def wait(self, while_waiting: Callable[[], None] = lambda: None, raises: bool = True) -> Outcome:
         """Wait for the end and give the outcome; a refusal or failure is raised as its one line, unless the caller wants it."""

@@ -50,6 +50,14 @@ class Home:
     def airflow_parts(self) -> Path:
         return self.airflow / "parts.json"
 
+    @property
+    def spark(self) -> Path:
+        return self.root / "spark"
+
+    @property
+    def spark_record(self) -> Path:
+        return self.root / "spark.json"
+
     def log(self, name: str) -> Path:
         return self.root / "logs" / f"{name}.log"
 

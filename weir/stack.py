@@ -8,6 +8,7 @@ import random
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -393,6 +394,21 @@ def _find_obstacle(port: int) -> str | None:
         except (OSError, OverflowError) as error:
             return "is taken" if getattr(error, "errno", None) == errno.EADDRINUSE else f"cannot be used ({error})"
     return None
+
+
+def end_processes(identities: list[Identity]) -> None:
+    """Ask these processes to end; kill the group of one that has not by the deadline."""
+    for identity in identities:
+        with suppress(ProcessLookupError):
+            os.kill(identity.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    for identity in identities:
+        while identity.is_alive():
+            if time.monotonic() > deadline:
+                with suppress(ProcessLookupError):
+                    os.killpg(identity.pid, signal.SIGKILL)
+                break
+            time.sleep(0.1)
 
 
 def open_log(log: Path) -> IO[bytes]:

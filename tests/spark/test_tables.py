@@ -1,6 +1,7 @@
 """Every append happens once, every replacement is whole, and compaction changes no cell."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -57,3 +58,18 @@ def test_compaction_keeps_the_last_words_of_crowded_days_and_can_be_read_by_othe
     assert len(DeltaTable(path).file_uris()) == 2
     assert tables.compact_speed(spark, path, ["cell"], from_files=6) == []
     assert sorted(row["cell"] for row in DeltaTable(path).to_pyarrow_table().to_pylist()) == ["cell 0", "cell 1", "cell 2", "quiet"]
+
+
+def test_what_is_appended_while_files_are_merged_is_not_lost(spark: SparkSession, tmp_path: Path) -> None:
+    path, batches, merged = str(tmp_path / "t"), 12, 0
+    tables.append_cells(cells(spark, ("cell 0", 0, DAY, 1, 0)), path, {})
+    with ThreadPoolExecutor(1) as beside:
+        appending = beside.submit(
+            lambda: [tables.append_cells(cells(spark, (f"cell {n % 3}", n, DAY, 1, n)), path, {}) for n in range(1, batches)]
+        )
+        while not appending.done():
+            merged += len(tables.compact_speed(spark, path, ["cell"], from_files=2))
+        appending.result()
+    assert merged > 1
+    words = tables.last_words(tables.read(spark, path), ["cell"]).collect()
+    assert sorted((row["cell"], row["n"]) for row in words) == [("cell 0", 9), ("cell 1", 10), ("cell 2", 11)]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from weir import screens, stack
-from weir.commands.terminal import AsJson, Day, PipelineName, chosen_day, err, out, print_json, run_and_show
+from weir.commands.terminal import AsJson, Day, PipelineName, Workers, chosen_day, err, out, print_json, run_and_show
 from weir.jobs import Job, JobFailed
 from weir.layout import Home
 from weir.loader import load_named, load_pipelines
@@ -155,6 +155,7 @@ def advise(pipeline: PipelineName = "shop", day: Day = None, as_json: AsJson = F
 def drill(
     events: Annotated[int, typer.Option(help="how many", min=2_000)] = 20_000,
     seed: Annotated[int, typer.Option(help="the same seed injects the same faults")] = 1,
+    workers: Workers = 0,
     as_json: AsJson = False,
 ) -> None:
     """Send a day with a known number of every fault, kill, lose and tamper, and show whether the night names and repairs each."""
@@ -167,7 +168,7 @@ def drill(
             told = f"{time.monotonic() - began:4.0f} s  {what}"
             spinner.update(told) if err.is_terminal else err.print(told, markup=False, soft_wrap=True)
 
-        home, drilled = run_drill(events, seed, say)
+        home, drilled = run_drill(events, seed, workers, say)
     if as_json:
         faults = {own.fault: {"injected": own.injected, "named": own.named, "repaired": own.repaired} for own in drilled.faults}
         told = {"passed": drilled.passed, "events": drilled.events, "day": drilled.day, "seconds": drilled.seconds, "faults": faults}

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weir import embedded_airflow, screens, stack
-from weir.commands.terminal import AsJson, Day, PipelineName, chosen_day, err, out, print_json
+from weir import embedded_airflow, screens, spark_cluster, stack
+from weir.commands.terminal import AsJson, Day, PipelineName, Workers, chosen_day, err, out, print_json
 from weir.event_time import utc_now
 from weir.generator import Shares, load_produce
 from weir.jobs import start_stream, stop_stream, wait_until_running
@@ -57,9 +57,10 @@ def up(
     kafka_port: KafkaPort = None,
     airflow_port: Annotated[int | None, typer.Option(help="default: a free one, kept", min=1, max=65_535)] = None,
     no_airflow: Annotated[bool, typer.Option("--no-airflow", help="only Kafka")] = False,
+    workers: Workers = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Start Kafka, with the topics of all pipelines, and Airflow on this machine, and leave them running."""
+    """Start Kafka, with the topics of all pipelines, and Airflow on this machine, and leave them running. With --workers Spark, too."""
     home = Home.from_environment()
     pipelines = load_pipelines(home.pipelines)
     began = time.monotonic()
@@ -72,6 +73,8 @@ def up(
         kafka = stack.start_kafka(home, kafka_port, say=say)
         for pipeline in pipelines.values():
             _create_topics(kafka.address, pipeline)
+        if workers:
+            spark_cluster.start_cluster(home, workers, say=say)
         if not no_airflow:
             embedded_airflow.start_airflow(home, airflow_port, say=say)
     _show_status(home, as_json)
@@ -87,6 +90,9 @@ def down() -> None:
         with err.status(f"stopping the stream of {name}"):
             if stop_stream(home, name, "weir down"):
                 out.print(f"stopped the stream of {name}")
+    with err.status("stopping Spark") as spinner:
+        if spark_cluster.stop_cluster(home, say=spinner.update):
+            out.print("stopped Spark")
     with err.status("stopping Kafka") as spinner:
         stopped = stack.stop_kafka(home, say=spinner.update)
     out.print("stopped Kafka" if stopped else "Kafka was not running")
@@ -99,14 +105,19 @@ def status(as_json: AsJson = False) -> None:
 
 def _show_status(home: Home, as_json: bool) -> None:
     kafka, airflow, now = stack.kafka_state(home), embedded_airflow.airflow_state(home), utc_now()
+    cluster = spark_cluster.cluster_state(home)
     streams = {name: stream_overview(home, pipeline, now) for name, pipeline in load_pipelines(home.pipelines).items()}
     if as_json:
-        parts = {"kafka": kafka.model_dump(mode="json"), "airflow": airflow.model_dump(mode="json")}
+        parts = {
+            "kafka": kafka.model_dump(mode="json"),
+            "airflow": airflow.model_dump(mode="json"),
+            "spark": cluster.model_dump(mode="json"),
+        }
         print_json(parts | {"streams": {name: own.model_dump(mode="json") for name, own in streams.items()}, "lake": home.lake.root})
         return
     where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
     word = "running" if kafka.healthy else "not answering" if kafka.running else "stopped"
-    rows = [("Kafka", f"{word} ({where})"), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
+    rows = [("Kafka", f"{word} ({where})"), *_cluster_rows(cluster), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
     told = {name: f"{own.state}: {own.reason}" if own.reason else own.state for name, own in streams.items()}
     out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in told.items())]))
     for name, own in streams.items():
@@ -119,6 +130,13 @@ def _show_status(home: Home, as_json: bool) -> None:
             out.print(
                 f"{name}: {waiting.day} waits for `weir nightly {name} --day {waiting.day}`: {waiting.reason}", markup=False, soft_wrap=True
             )
+
+
+def _cluster_rows(cluster: spark_cluster.ClusterState) -> list[tuple[str, str]]:
+    if not cluster.running:
+        return []
+    jobs = f": {', '.join(cluster.applications)}" if cluster.applications else ""
+    return [("Spark", f"{cluster.workers} workers at {cluster.address}, {cluster.cores_used} of {cluster.cores} slots used{jobs}")]
 
 
 def _airflow_rows(home: Home, airflow: embedded_airflow.AirflowState) -> list[tuple[str, str]]:

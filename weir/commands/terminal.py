@@ -18,6 +18,7 @@ FILE_WIDTH = 116
 """A file or pipe has no width of its own: wide enough for every table."""
 out = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
 err = Console(stderr=True, highlight=False)
+Workers = Annotated[int, typer.Option("--workers", help="run the Spark jobs on so many worker processes of this machine", min=0, max=64)]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object for programs")]
 PipelineName = Annotated[str, typer.Argument(help="the pipeline's name: its folder below pipelines/")]
 Day = Annotated[datetime | None, typer.Option("--day", formats=["%Y-%m-%d"], help="the day (UTC), default yesterday")]
