@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 from spark_jobs.tables import TABLE_DEFAULTS
 from weir.stack import spark_jars
 
+CLUSTER_CORES = 2
+"""What a job takes of a standalone cluster that does not say it."""
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def build_session(app_name: str, occupied: int = 0) -> SparkSession:
-    """A session with Delta, Kafka, UTC and bounded memory. `occupied` task slots are held all the time: on one machine they are added.
+    """A session with Delta, Kafka, UTC and bounded memory. `occupied` task slots are held all the time: they are added to the others.
 
     Under spark-submit its master, jars and memory hold; else WEIR_SPARK_MASTER names the master, and the default is this machine.
     """
@@ -29,6 +31,9 @@ def build_session(app_name: str, occupied: int = 0) -> SparkSession:
     settings = _settings(master) if submitted else _settings(master) | _own_start(master)
     if occupied and (slots := re.fullmatch(r"local\[(\*|\d+)\]", master)):
         settings["spark.master"] = f"local[{(os.cpu_count() or 2 if slots[1] == '*' else int(slots[1])) + occupied}]"
+    elif occupied and master.startswith("spark://"):
+        others = SparkConf().get("spark.cores.max") if submitted else None
+        settings["spark.cores.max"] = str(int(others or CLUSTER_CORES) + occupied)
     for key, setting in settings.items():
         builder = builder.config(key, setting)
     session = builder.getOrCreate()

@@ -32,7 +32,6 @@ spark.driver.bindAddress                    {host}
 spark.executor.memory                       1g
 # A job that may take every slot starves those beside it: the stream never ends.
 spark.cores.max                             2
-spark.executor.cores                        1
 spark.sql.shuffle.partitions                4
 spark.databricks.delta.snapshotPartitions   2
 spark.ui.killEnabled                        false
