@@ -26,7 +26,7 @@ def build_session(app_name: str, occupied: int = 0) -> SparkSession:
     # Spark would start whatever python3 is on the PATH, which may know none of our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = _submitted_master()
-    master = submitted or os.environ.get("WEIR_SPARK_MASTER", "local[*]")
+    master = submitted or chosen_master()
     builder = SparkSession.builder.appName(app_name)
     settings = _settings(master) if submitted else _settings(master) | _own_start(master)
     if occupied and (slots := re.fullmatch(r"local\[(\*|\d+)\]", master)):
@@ -39,6 +39,11 @@ def build_session(app_name: str, occupied: int = 0) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def chosen_master() -> str:
+    """Where jobs run that nobody submits."""
+    return os.environ.get("WEIR_SPARK_MASTER", "local[*]")
 
 
 def _submitted_master() -> str | None:

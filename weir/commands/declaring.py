@@ -14,11 +14,13 @@ from weir.loader import load_named, load_pipelines
 from weir.pipeline import nearest
 from weir.records import Search, Searches
 from weir.refusal import Refusal
+from weir.stack import running_bootstrap
 
 
 def check(
     pipeline: Annotated[str | None, typer.Argument(help="one pipeline, default all")] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="only the declaration, not what Spark says of its SQL")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="what the Spark master lacks on which the jobs are to run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what is wrong with the declarations, before anything runs."""
@@ -29,6 +31,8 @@ def check(
     lines: dict[str, list[str]] = {}
     for name in pipelines:
         lines[name] = [] if no_spark else run(Job(home, "check_job", name), f"Spark reads {name}").lines
+        if cluster:
+            lines[name] = [*lines[name], *run(Job(home, "cluster_job", name, running_bootstrap(home)), "asking the executors").lines]
     if as_json:
         print_json({name: {"ok": True, "views": found} for name, found in lines.items()})
         return

@@ -1,0 +1,144 @@
+"""What more executors and more events do, on a Spark cluster of this machine's processes, as ratios in one run.
+
+speedup_2_executors  events a second of `weir stream` on two executors of one core each, against one: the same topic, the same view
+cost_growth          what an event costs after four million of them, against what it costs after one million: 1 is linear
+
+The executors share the machine's cores with the broker and the driver. `--json` prints one object; the first batches of each run warm
+the JVMs up and do not count.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from throughput import TOPIC, listen
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from weir import spark_cluster, stack  # noqa: E402
+from weir.layout import Home  # noqa: E402
+from weir.loader import load_named  # noqa: E402
+
+BATCH = 200_000
+SIZES = (1_000_000, 2_000_000, 4_000_000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--events", type=int, default=SIZES[-1])
+    parser.add_argument("--part", choices=["run"], help=argparse.SUPPRESS)
+    parser.add_argument("--kafka", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    run_weir(options) if options.part else compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    room = Path(tempfile.mkdtemp(prefix="weir-bench-"))
+    home = Home(room / "home")
+    say: Callable[[str], None] = (lambda _: None) if options.json else (lambda text: print(text, file=sys.stderr, flush=True))
+    sizes = [size for size in SIZES if size <= options.events]
+    costs: dict[int, dict[int, float]] = {}
+    try:
+        stack.fetch_jars()
+        stack.start_kafka(home)
+        kafka = stack.bootstrap(home)
+        stack.create_topics(kafka, {TOPIC: 2})
+        say(f"filling {TOPIC} with {options.events:,} orders")
+        fill = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), "--part", "fill", "--kafka", kafka]
+        subprocess.run([*fill, "--large", str(options.events)], check=True, capture_output=True)
+        spark_cluster.start_cluster(home, 2, say=say)
+        for executors in (1, 2):
+            costs[executors] = run_part(home, kafka, room, executors, options, sizes)
+            told = ", ".join(f"{cost:.1f} µs an event at {size:,}" for size, cost in costs[executors].items())
+            say(f"{executors} executors: {told}")
+    finally:
+        spark_cluster.stop_cluster(home)
+        stack.stop_kafka(home)
+        shutil.rmtree(room, ignore_errors=True)
+    first, last = sizes[0], sizes[-1]
+    result: dict[str, Any] = {
+        "speedup_2_executors": round(costs[1][last] / costs[2][last], 2),
+        "cost_growth": round(costs[2][last] / costs[2][first], 3),
+        "microseconds_per_event": {f"{n} executors": {f"{size:,}": round(c, 1) for size, c in own.items()} for n, own in costs.items()},
+        "events_per_second": {f"{n} executors": round(1e6 / own[last]) for n, own in costs.items()},
+        "events": sizes,
+        "cores": os.cpu_count(),
+    }
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:24} {value}")
+
+
+def run_part(home: Home, kafka: str, room: Path, executors: int, options: argparse.Namespace, sizes: list[int]) -> dict[int, float]:
+    """One driver in a process of its own, on so many executors of one core."""
+    environment = spark_cluster.spark_environment(home)
+    settings = room / f"conf-{executors}"
+    shutil.copytree(environment["SPARK_CONF_DIR"], settings)
+    with (settings / "spark-defaults.conf").open("a") as f:
+        f.write(f"\nspark.cores.max {executors}\nspark.executor.cores 1\n")
+    folder = room / f"run-{executors}"
+    command = [sys.executable, __file__, "--part", "run", "--kafka", kafka, "--folder", str(folder), "--events", str(options.events)]
+    with (room / "log").open("w") as log:
+        own = os.environ | environment | {"SPARK_CONF_DIR": str(settings)}
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, env=own)
+    if done.returncode:
+        raise SystemExit(f"the run on {executors} executors failed:\n{(room / 'log').read_text()[-3_000:]}")
+    batches = json.loads(done.stdout.splitlines()[-1])
+    return {size: cost_until(batches, size) for size in sizes}
+
+
+def cost_until(batches: list[tuple[int, float]], size: int) -> float:
+    """Microseconds an event of the last million before this size; of the first million, without the batches that warm up."""
+    read, events, seconds = 0, 0, 0.0
+    for rows, took in batches:
+        read += rows
+        if max(3 * BATCH, size - 1_000_000) < read <= size:
+            events, seconds = events + rows, seconds + took
+    return 1e6 * seconds / events
+
+
+def run_weir(options: argparse.Namespace) -> None:
+    """The driver of `weir stream`, with one view and without the archive."""
+    from spark_jobs.entry import Call
+    from spark_jobs.session import build_session
+    from spark_jobs.stream_job import Driver
+    from weir.layout import Lake
+    from weir.records import Control
+    from weir.supervision import take_lease
+
+    told = listen(build_session("weir"))
+    control, lake = Control(options.folder / "control" / "shop"), Lake.at(str(options.folder))
+    asked = argparse.Namespace(once=True, views="revenue_per_minute", no_archive=True, no_watch=True, trigger_seconds=1, max_batch=BATCH)
+    driver = Driver(Call(load_named(ROOT / "pipelines", "shop"), lake, options.kafka, asked), take_lease(control, "bench"), control)
+    driver.start()
+    (query,) = driver.queries.values()
+    query.awaitTermination()
+    wait_for_last(told, options.events)
+    print(json.dumps([(own["numInputRows"], own["durationMs"]["triggerExecution"] / 1_000) for own in told if own["numInputRows"]]))
+
+
+def wait_for_last(told: list[dict[str, Any]], events: int) -> None:
+    """The last batches reach the listener a moment later."""
+    import time
+
+    deadline = time.monotonic() + 30
+    while sum(own["numInputRows"] for own in told) < events:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{sum(own['numInputRows'] for own in told):,} of {events:,} events were read")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()
