@@ -6,7 +6,8 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from weir.stack import SETTINGS, find_java, kafka_jars
+from weir.processes import find_java
+from weir.stack import SETTINGS, kafka_jars
 
 FOLDER = Path("/var/lib/weir/kafka")
 PORT, CONTROLLER_PORT = 9092, 9093

@@ -32,11 +32,11 @@ from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_runn
 from weir.layout import Home, view_query
 from weir.loader import load_named
 from weir.pipeline import Pipeline
+from weir.processes import Say
 from weir.produce import Event, encode, plan_events, send_events
 from weir.records import Control, Heartbeat, LedgerLine, NightlyReport, Settlement, ViewComparison
 from weir.serving import answer_query, differences, tamper_with_cell
 from weir.spark_cluster import start_cluster, stop_cluster
-from weir.stack import Say
 
 PIPELINE, TAMPERED, RELEASED = "shop", "revenue_per_minute", "payments"
 LOOKED_UP, TABLE, LOOKING = "revenue_per_segment", "customers", "orders"

@@ -23,10 +23,10 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 
 from weir.event_time import utc_now
 from weir.layout import PROJECT, Home
+from weir.processes import HOST, Say, choose_port, end_processes, lock_stack, open_log, say_nothing
 from weir.records import Identity, Record, write_whole
 from weir.refusal import Refusal
 from weir.spark_cluster import spark_environment
-from weir.stack import HOST, Say, choose_port, end_processes, lock_stack, open_log, say_nothing
 
 PARTS: dict[str, list[str]] = {
     "api-server": ["api-server"],

@@ -4,6 +4,7 @@ Who outgrows one machine names another master (WEIR_SPARK_MASTER, or the Airflow
 """
 
 import importlib.util
+import json
 import os
 import secrets
 import subprocess
@@ -11,14 +12,13 @@ import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import requests
+from urllib.request import ProxyHandler, build_opener
 
 from weir.event_time import utc_now
 from weir.layout import Home
+from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, say_nothing
 from weir.records import Identity, Record, write_whole
 from weir.refusal import Refusal
-from weir.stack import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, say_nothing
 
 START_SECONDS = 60
 WORKER_CORES, WORKER_MEMORY = 6, "3g"
@@ -177,8 +177,9 @@ def _await_workers(home: Home, record: ClusterRecord, wanted: int) -> None:
 
 def _ask_master(record: ClusterRecord) -> dict[str, Any]:
     try:
-        return dict(requests.get(f"http://{HOST}:{record.pages_port}/json/", timeout=5).json())
-    except (requests.RequestException, ValueError):
+        with build_opener(ProxyHandler({})).open(f"http://{HOST}:{record.pages_port}/json/", timeout=5) as answer:
+            return dict(json.load(answer))
+    except (OSError, ValueError):
         return {}
 
 
