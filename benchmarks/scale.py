@@ -14,20 +14,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from throughput import TOPIC, listen
+from throughput import BATCH, TOPIC, start_weir
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from weir import spark_cluster, stack  # noqa: E402
 from weir.layout import Home  # noqa: E402
-from weir.loader import load_named  # noqa: E402
 
-BATCH = 200_000
 SIZES = (1_000_000, 2_000_000, 4_000_000)
 
 
@@ -110,20 +109,7 @@ def cost_until(batches: list[tuple[int, float]], size: int) -> float:
 
 
 def run_weir(options: argparse.Namespace) -> None:
-    """The driver of `weir stream`, with one view and without the archive."""
-    from spark_jobs.entry import Call
-    from spark_jobs.session import build_session
-    from spark_jobs.stream_job import Driver
-    from weir.layout import Lake
-    from weir.records import Control
-    from weir.supervision import take_lease
-
-    told = listen(build_session("weir"))
-    control, lake = Control(options.folder / "control" / "shop"), Lake.at(str(options.folder))
-    asked = argparse.Namespace(once=True, views="revenue_per_minute", no_archive=True, no_watch=True, trigger_seconds=1, max_batch=BATCH)
-    driver = Driver(Call(load_named(ROOT / "pipelines", "shop"), lake, options.kafka, asked), take_lease(control, "bench"), control)
-    driver.start()
-    (query,) = driver.queries.values()
+    query, told = start_weir(options)
     query.awaitTermination()
     wait_for_last(told, options.events)
     print(json.dumps([(own["numInputRows"], own["durationMs"]["triggerExecution"] / 1_000) for own in told if own["numInputRows"]]))
@@ -131,8 +117,6 @@ def run_weir(options: argparse.Namespace) -> None:
 
 def wait_for_last(told: list[dict[str, Any]], events: int) -> None:
     """The last batches reach the listener a moment later."""
-    import time
-
     deadline = time.monotonic() + 30
     while sum(own["numInputRows"] for own in told) < events:
         if time.monotonic() > deadline:

@@ -178,7 +178,11 @@ def run_bare(options: argparse.Namespace) -> None:
 
 
 def run_weir(options: argparse.Namespace) -> None:
-    """The driver of `weir stream` itself, with one view and without the archive."""
+    measure(*start_weir(options), options)
+
+
+def start_weir(options: argparse.Namespace) -> "tuple[StreamingQuery, list[dict[str, Any]]]":
+    """The driver of `weir stream` itself, with one view and without the archive: its query, and the progress of its batches."""
     from spark_jobs.entry import Call
     from spark_jobs.session import build_session
     from spark_jobs.stream_job import Driver
@@ -192,7 +196,7 @@ def run_weir(options: argparse.Namespace) -> None:
     driver = Driver(Call(load_named(ROOT / "pipelines", "shop"), lake, options.kafka, asked), take_lease(control, "bench"), control)
     driver.start()
     (query,) = driver.queries.values()
-    measure(query, told, options)
+    return query, told
 
 
 def listen(spark: "SparkSession") -> list[dict[str, Any]]:

@@ -5,9 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from weir.layout import SPARK_CONNECTION
 from weir.records import write_whole
-
-SPARK_CONNECTION = "spark_default"
 
 
 def main() -> None:

@@ -18,11 +18,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_jobs.entry import Call, run_job
-from spark_jobs.session import build_session
+from spark_jobs.session import PYTHON_TOO_SLOW, build_session
 from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows, look_up, mark_first, table_changes
 from weir.cases import Case, CaseMessage, as_text, compare, load_cases
@@ -103,16 +105,27 @@ def as_stream(spark: SparkSession, pipeline: Pipeline, view: str, pieces: dict[s
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     with _unions_kept(spark):
         try:
-            writer.start().awaitTermination()
+            _run(writer)
         except Exception:
             if crashes:  # it died of something else
                 raise
-            writer.start().awaitTermination()
+            _run(writer)
         for name, empty in closings.items():
             _close(spark, pipeline.streams[name], declared, empty, pieces[name], folder / f"{name}_closing")
-        writer.start().awaitTermination()
+        _run(writer)
     newest = max(_newest(pieces[name]) for name in pipeline.streams_of(view)) + timedelta(days=1)
     return [row for row in told.values() if not _is_beyond(row[declared.time], newest)]
+
+
+def _run(writer: DataStreamWriter) -> None:
+    """Read what is there. The checkpoint makes it harmless to try again."""
+    for is_last in (False, False, True):
+        try:
+            writer.start().awaitTermination()
+            return
+        except StreamingQueryException as error:
+            if is_last or PYTHON_TOO_SLOW not in str(error):
+                raise
 
 
 def _close(spark: SparkSession, stream: Stream, view: View, like: DataFrame, pieces: Pieces, folder: Path) -> None:

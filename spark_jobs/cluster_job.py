@@ -10,7 +10,6 @@
 import argparse
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ def look(lake: str, mark: str, kafka: str) -> Probe:
     import importlib.util
     import os
 
-    found: Probe = {"host": socket.gethostname(), "clock": time.time(), "python": sys.version_info[:2], "wrong": []}
+    found: Probe = {"host": socket.gethostname(), "clock": time.time(), "wrong": []}
     found["wrong"] += [f"the package {name} is not there" for name in PACKAGES if importlib.util.find_spec(name) is None]
     seen = Path(lake, mark)
     if not seen.is_file():
@@ -53,12 +52,6 @@ def look(lake: str, mark: str, kafka: str) -> Probe:
         except (OSError, ValueError) as error:
             found["wrong"].append(f"cannot reach the broker {broker} ({error})")
     return found
-
-
-def slots_needed(pipeline: Pipeline) -> int:
-    """Task slots that a stream of this pipeline takes: one for each partition that is watched, all the time, and some for the rest."""
-    watched = [pipeline.streams[name] for name in pipeline.watch]
-    return sum(len(stream.topics) * stream.partitions for stream in watched) + OTHER_SLOTS
 
 
 def unreachable(master: str) -> str | None:
@@ -80,7 +73,7 @@ def complaints(probes: list[Probe], pipeline: Pipeline, slots: int, began: float
     for host, clock in {probe["host"]: probe["clock"] for probe in probes}.items():
         if not began - CLOCK_SECONDS <= clock <= ended + CLOCK_SECONDS:
             yield f"the clock of {host} differs from the driver's by {abs(clock - began):.0f} s: run NTP on both"
-    if (needed := slots_needed(pipeline)) > slots:
+    if (needed := pipeline.watched_partitions + OTHER_SLOTS) > slots:
         yield f"a stream of {pipeline.name} needs {needed} task slots, {slots} were given: raise spark.cores.max, or add workers"
 
 
@@ -107,13 +100,13 @@ def check_cluster(call: Call) -> Outcome:
     if wrong := unreachable(master):
         raise Refusal(wrong)
     lake, mark = call.lake.root, f".weir-{secrets.token_hex(4)}"
-    spark = build_session(f"weir {call.pipeline.name} check", occupied=slots_needed(call.pipeline) - OTHER_SLOTS)
+    spark = build_session(f"weir {call.pipeline.name} check", occupied=call.pipeline.watched_partitions)
     context, kafka = spark.sparkContext, call.kafka
     Path(lake).mkdir(parents=True, exist_ok=True)
     (Path(lake) / mark).touch()
     began = time.time()
     try:
-        tasks = 4 * slots_needed(call.pipeline)
+        tasks = 4 * (call.pipeline.watched_partitions + OTHER_SLOTS)
         probes = within(EXECUTOR_SECONDS, lambda: context.parallelize(range(tasks), tasks).map(lambda _: look(lake, mark, kafka)).collect())
     except Exception as error:
         raise Refusal(f"executors of {master} cannot run Python: {one_line(error)}") from None

@@ -13,6 +13,8 @@ from weir.stack import spark_jars
 
 CLUSTER_CORES = 2
 """What a job takes of a standalone cluster that does not say it."""
+PYTHON_TOO_SLOW = "Python worker failed to connect back"
+"""What Spark says when a machine is so busy that Python does not start within ten seconds, which nothing can raise. Trying again helps."""
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.entry import Call, one_line, run_job
+from spark_jobs.known import KNOWN_AFTER_SECONDS, Known, Unseen
 from spark_jobs.progress import ProgressCopy, checkpoint_id, next_offsets, read_log
-from spark_jobs.session import build_session
+from spark_jobs.session import PYTHON_TOO_SLOW, build_session
 from spark_jobs.tables import append_cells, append_once, compact_speed, ensure, exists, read, with_day
 from spark_jobs.transform import accepted_rows, compute_view, dedupe_stream, look_up, table_changes
 from spark_jobs.watch import CHECKPOINT_SECONDS, usable, watched_rows
@@ -43,9 +44,6 @@ COPY_PROGRESS_SECONDS = 30
 ARCHIVE_TRIGGER_SECONDS = 10
 """An archive of many small files is slow to read; ten seconds keep it at a few thousand a day."""
 TABLE_TRIGGER_SECONDS = 5
-KNOWN_AFTER_SECONDS = 10
-"""A change counts from so long after it was read: by then its commit, which takes a second or two, is done. So every batch of a later
-time sees it, and the night can tell from the times alone what a batch knew."""
 MAX_BATCH_MESSAGES = 200_000
 """A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
 COMPACT_EVERY_BATCHES = 40
@@ -78,6 +76,8 @@ class Driver:
         self._pulses: dict[str, QueryPulse] = {}
         self._starts: dict[str, Callable[[], None]] = {}
         self._checkpoints: dict[str, str] = {}
+        self._started_at: dict[str, datetime] = {}
+        self._known = Known()
         self._disturbances = 0
         self._searches = Searches()
         self._deadly: Searches | None = None
@@ -104,8 +104,7 @@ class Driver:
         threading.Thread(target=self.keep_beating, daemon=True).start()
         self._retention_seconds = shortest_retention_seconds(self.call.kafka, list(pipeline.topics))
         watched = [] if options.once or options.no_watch else list(pipeline.watch)
-        partitions = [len(pipeline.streams[name].topics) * pipeline.streams[name].partitions for name in watched]
-        self.spark = build_session(f"weir {pipeline.name} stream", occupied=sum(partitions))
+        self.spark = build_session(f"weir {pipeline.name} stream", occupied=pipeline.watched_partitions if watched else 0)
         self.spark_ui = self.spark.sparkContext.uiWebUrl
         self.beat("starting")
         self._follow_tables()
@@ -159,9 +158,11 @@ class Driver:
         ensure(self.spark.createDataFrame([], changes.schema).withColumn("_known_at", F.lit(None).cast("timestamp")), path)
 
         def append(frame: DataFrame, batch: int, told: Told) -> None:
-            known = F.lit(utc_now() + timedelta(seconds=KNOWN_AFTER_SECONDS)).cast("timestamp")
+            known_at = F.lit(self._known.announce(name)).cast("timestamp")
+            fault_point(f"announced.{query}", batch)
             identity = app_id(pipeline.name, query, checkpoint_id(checkpoint))
-            append_once(frame.withColumn("_known_at", known), path, [], identity, batch, told)
+            append_once(frame.withColumn("_known_at", known_at), path, [], identity, batch, told)
+            self._known.done(name)
 
         self._start_query(query, changes, "append", checkpoint, TABLE_TRIGGER_SECONDS, self._fenced(query, checkpoint, append), not follow)
 
@@ -204,7 +205,7 @@ class Driver:
             if batch % COMPACT_EVERY_BATCHES == COMPACT_EVERY_BATCHES - 1:
                 self._compact_beside(view, table)
 
-        write_cells = self._fenced(query, checkpoint, append)
+        write_cells = self._fenced(query, checkpoint, append, looks_up=bool(pipeline.views[view].as_of))
         self._start_query(query, cells, output_mode(cells), checkpoint, self.call.options.trigger_seconds, write_cells)
         self.copies[query] = ProgressCopy(self.spark, pipeline.name, lake.progress(pipeline.name), query, checkpoint)
 
@@ -287,7 +288,7 @@ class Driver:
         writer = frame.writeStream.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint).foreachBatch(sink)
         once = once or self.call.options.once
         trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_seconds} seconds")
-        self._checkpoints[name] = checkpoint
+        self._checkpoints[name], self._started_at[name] = checkpoint, utc_now()
         self.queries[name] = trigger.start()
 
     def _book_losses(self, query: str, checkpoint: str, topics: list[str]) -> list[Loss]:
@@ -311,7 +312,7 @@ class Driver:
             print(f"{query}: {count:,} messages of {loss.topic}/{loss.partition} from offset {loss.from_offset:,} are lost", flush=True)
         return lost
 
-    def _fenced(self, query: str, checkpoint: str, append: Append) -> Sink:
+    def _fenced(self, query: str, checkpoint: str, append: Append, looks_up: bool = False) -> Sink:
         """Append a batch as long as this driver holds the lease; the commit says which offsets it covers."""
 
         def write(frame: DataFrame, batch: int) -> None:
@@ -319,7 +320,10 @@ class Driver:
                 raise StopAtBorder
             self.check_lease()
             fault_point(f"before_write.{query}", batch)
-            offsets = {f"{r.topic}/{r.partition}": [r.from_offset, r.until_offset] for r in read_log(query, checkpoint, batch - 1)}
+            ranges = read_log(query, checkpoint, batch - 1)
+            if looks_up and ranges:
+                self._known.check(ranges[0].planned_at, self._started_at[query], self.stopping)
+            offsets = {own.place: [own.from_offset, own.until_offset] for own in ranges}
             append(frame, batch, {"query": query, "batch": batch, "generation": self.lease.generation, "offsets": offsets})
             fault_point(f"after_write.{query}", batch)
             self.check_lease()
@@ -426,8 +430,9 @@ class Driver:
             if error := query.exception():
                 if "LeaseLost" in str(error):
                     raise LeaseLost(one_line(error))
-                if (reason := self._mend(name, str(error))) and self._disturbances < MAX_DISTURBANCES:
-                    self._disturbances += 1
+                disturbs = Unseen.__name__ not in str(error)
+                if (reason := self._mend(name, str(error))) and self._disturbances + disturbs <= MAX_DISTURBANCES:
+                    self._disturbances += disturbs
                     print(f"{name} starts again: {reason}", flush=True)
                     self._starts[name]()
                     continue
@@ -436,6 +441,10 @@ class Driver:
 
     def _mend(self, name: str, error: str) -> str | None:
         """Why the query can be started again at once, if it can."""
+        if Unseen.__name__ in error:
+            return "a table's change was committed later than it counts, and its batch may have missed it"
+        if PYTHON_TOO_SLOW in error:
+            return "Spark waits ten seconds for a Python worker, which this machine did not start in that time"
         if any(word in error for word in CONCURRENT):
             return "a driver that lost its lease wrote into its checkpoint as it woke"
         if name.startswith(watch_query("")) and self._searches.saved and self._searches != self._deadly:

@@ -22,7 +22,7 @@ import requests
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.event_time import utc_now
-from weir.layout import PROJECT, Home
+from weir.layout import PROJECT, SPARK_CONNECTION, Home
 from weir.processes import HOST, Say, choose_port, end_processes, lock_stack, open_log, say_nothing
 from weir.records import Identity, Record, write_whole
 from weir.refusal import Refusal
@@ -37,10 +37,9 @@ PARTS: dict[str, list[str]] = {
 """Without their log servers, which would listen to everybody: all parts read the same folder."""
 
 START_SECONDS = 180
-STOP_SECONDS = 40
 MIN_LIFE_SECONDS = 5
 ADMIN, VIEWER = "admin", "viewer"
-SPARK_CONNECTION, LOCAL = "spark_default", "local[*]"
+LOCAL = "local[*]"
 USERS = (ADMIN, VIEWER)
 """Each has the role of its name: the viewer sees everything and changes nothing."""
 BUSY_SECONDS = 30

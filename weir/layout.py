@@ -211,6 +211,7 @@ class Lake:
 STREAM, MICROBATCH, NIGHTLY = "stream", "microbatch", "nightly"
 QUARANTINE = "quarantine"
 HOUSEKEEPING_DAG = "weir__housekeeping"
+SPARK_CONNECTION = "spark_default"
 SHIFT_TASK, RELIEF_TASK = "shift", "relief"
 QUARANTINE_TASK = "act"
 

@@ -499,6 +499,11 @@ class Pipeline(Declared):
         return {topic: source.partitions for source in self.sources.values() for topic in source.topics}
 
     @property
+    def watched_partitions(self) -> int:
+        """Each of them holds a task slot of Spark's as long as the stream runs."""
+        return sum(len(self.streams[name].topics) * self.streams[name].partitions for name in self.watch)
+
+    @property
     def reach(self) -> timedelta:
         """The longest of its views."""
         return max((view.reach for view in self.views.values()), default=timedelta(0))

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import importlib.util
 import os
 import random
 import re
@@ -51,6 +52,14 @@ def find_java() -> str:
     if version not in JAVA_VERSIONS:
         raise Refusal(f"Java {version} was found at {java}; Java 17 or 21 is needed: {advice}")
     return java
+
+
+def pyspark_folder() -> Path:
+    """Where PySpark is, looked up without importing it, which takes a second."""
+    pyspark = importlib.util.find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None:
+        raise Refusal("PySpark is not installed: install Weir with its dependencies, `pip install .`")
+    return Path(pyspark.origin).parent
 
 
 def choose_port(last: int | None, wanted: int | None, option: str) -> int:

@@ -3,7 +3,6 @@
 Who outgrows one machine names another master (WEIR_SPARK_MASTER, or the Airflow connection); pipelines stay as they are.
 """
 
-import importlib.util
 import json
 import os
 import secrets
@@ -16,7 +15,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from weir.event_time import utc_now
 from weir.layout import Home
-from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, say_nothing
+from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, pyspark_folder, say_nothing
 from weir.records import Identity, Record, write_whole
 from weir.refusal import Refusal
 
@@ -152,7 +151,7 @@ def _launch(home: Home, name: str, command: list[str]) -> Identity:
     }
     with open_log(home.log(name)) as log:
         process = subprocess.Popen(
-            [str(_spark_folder() / "bin" / "spark-class"), *command],
+            [str(pyspark_folder() / "bin" / "spark-class"), *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -185,10 +184,3 @@ def _ask_master(record: ClusterRecord) -> dict[str, Any]:
 
 def _settings_folder(home: Home) -> Path:
     return home.spark / "conf"
-
-
-def _spark_folder() -> Path:
-    pyspark = importlib.util.find_spec("pyspark")
-    if pyspark is None or pyspark.origin is None:
-        raise Refusal("PySpark is not installed: install Weir with its dependencies, `pip install .`")
-    return Path(pyspark.origin).parent

@@ -1,6 +1,5 @@
 """The embedded stack: the jars of ivy.xml, fetched once, and one real Kafka broker that they run, per home and on this machine only."""
 
-import importlib.util
 import os
 import re
 import secrets
@@ -23,7 +22,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from weir.event_time import utc_now
 from weir.layout import IVY_FILE, Home, jars_folder
-from weir.processes import HOST, Say, choose_port, find_java, lock_stack, open_log, say_nothing
+from weir.processes import HOST, Say, choose_port, find_java, lock_stack, open_log, pyspark_folder, say_nothing
 from weir.records import Identity, Record
 from weir.refusal import Refusal
 
@@ -173,11 +172,8 @@ def _missing_jar(folder: Path) -> str | None:
 
 
 def _pyspark_jars(*names: str) -> list[Path]:
-    """Those jars that PySpark ships, in this order. Looked up without importing PySpark, which takes a second."""
-    pyspark = importlib.util.find_spec("pyspark")
-    if pyspark is None or pyspark.origin is None:
-        raise Refusal("PySpark is not installed: install Weir with its dependencies, `pip install .`")
-    return [jar for name in names for jar in Path(pyspark.origin).parent.glob(f"jars/{name}-[0-9]*.jar")]
+    """Those jars that PySpark ships, in this order."""
+    return [jar for name in names for jar in pyspark_folder().glob(f"jars/{name}-[0-9]*.jar")]
 
 
 def _run_ivy(workplace: Path, log: Path, say: Say) -> bool:

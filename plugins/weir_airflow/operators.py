@@ -17,14 +17,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.jobs import job_arguments, make_room_for_log, stop_or_kill
-from weir.layout import NIGHTLY, QUARANTINE, SHIFT_TASK, Home, dag_id, job_script
+from weir.layout import NIGHTLY, QUARANTINE, SHIFT_TASK, SPARK_CONNECTION, Home, dag_id, job_script
 from weir.quarantine import QuarantineAct
 from weir.records import Control, DriverEnd, Identity, Launch, Outcome
 from weir.refusal import Refusal
 from weir.supervision import Act, Policy, decide, observe
 from weir_airflow.triggers import HeartbeatTrigger
 
-SPARK_CONNECTION = "spark_default"
 TRIES = "weir_try"
 WAIT = ["--wait-seconds", "600"]
 """A micro-batch and an act on what it has set aside take turns: neither is red because the other runs."""

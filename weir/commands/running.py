@@ -63,6 +63,8 @@ def up(
     """Start Kafka, with the topics of all pipelines, and Airflow on this machine, and leave them running. With --workers Spark, too."""
     home = Home.from_environment()
     pipelines = load_pipelines(home.pipelines)
+    if workers and embedded_airflow.airflow_state(home).running and not spark_cluster.cluster_state(home).running:
+        raise Refusal("Airflow already runs, and does not know Spark's secret: stop it with `weir down`, then start both")
     began = time.monotonic()
     with err.status("starting Kafka") as spinner:
 
