@@ -190,7 +190,7 @@ def show_explained(console: Console, view: str, day: str, cells: list[Cell], at_
         return
     for cell in cells[:at_most]:
         console.print(Text(_pairs(cell.grain), style="bold"), soft_wrap=True)
-        speed, batch = _sides(cell)
+        speed, batch = ("—" if own is None else _pairs(own) for own in _sides(cell))
         console.print(Text(f"    streamed  {speed}"), soft_wrap=True)
         console.print(Text(f"    true      {batch}"), soft_wrap=True)
         for cause in cell.causes:
@@ -364,22 +364,22 @@ def _few(words: list[str], at_most: int = 5) -> str:
 def _show_differences(console: Console, view: ViewComparison, at_most: int = 5) -> None:
     table = _table(f"Cells of {view.view} that differ", "cell", "speed", "batch", "cause")
     for cell in view.examples[:at_most]:
-        speed, batch = _sides(cell)
+        speed, batch = (Text("—" if own is None else _pairs(own, "\n")) for own in _sides(cell))
         causes = ", ".join(f"{cause.cause} {cause.events:,}" if cause.events else cause.cause for cause in cell.causes)
-        table.add_row(Text(_pairs(cell.grain)), Text(speed), Text(batch), Text(causes))
+        table.add_row(Text(_pairs(cell.grain, "\n")), speed, batch, Text(causes), end_section=True)
     console.print(table)
 
 
-def _sides(cell: Cell) -> tuple[str, str]:
+def _sides(cell: Cell) -> tuple[dict[str, str] | None, dict[str, str] | None]:
     """Both sides, of two that are there only what is not the same."""
     if cell.speed is None or cell.batch is None:
-        return _pairs(cell.speed), _pairs(cell.batch)
+        return cell.speed, cell.batch
     differing = [column for column in cell.speed if cell.speed[column] != cell.batch[column]]
-    return _pairs({c: cell.speed[c] for c in differing}), _pairs({c: cell.batch[c] for c in differing})
+    return {c: cell.speed[c] for c in differing}, {c: cell.batch[c] for c in differing}
 
 
-def _pairs(values: dict[str, str] | None) -> str:
-    return "—" if values is None else "  ".join(f"{column} {value}" for column, value in values.items())
+def _pairs(values: dict[str, str], between: str = "  ") -> str:
+    return between.join(f"{column} {value}" for column, value in values.items())
 
 
 def heartbeat_table(pipeline: str, heartbeat: Heartbeat) -> Table:
