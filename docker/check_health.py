@@ -1,6 +1,7 @@
 """The health check of every service of Weir's image: exit code 0, or 1 and the reason in one line. The image has no curl."""
 
 import json
+import socket
 import sys
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -19,7 +20,7 @@ def check(service: str) -> str | None:
     if service == "kafka":
         from weir.stack import missing_topics
 
-        missing_topics("kafka:9092", [])
+        missing_topics(f"{socket.gethostname()}:9092", [])
         return None
     if service == "spark-master":
         state = ask("http://spark-master:8081/json/")["status"]

@@ -1,8 +1,11 @@
 """Write .env, the secrets of docker-compose.yaml, with new random values; one that is there is left as it is.
 
+    python3 docker/make_env.py [--brokers 3] [file]
+
 Runs on a bare Python, so it only uses the standard library.
 """
 
+import argparse
 import base64
 import os
 import secrets
@@ -24,14 +27,27 @@ def make_secrets() -> dict[str, str]:
     }
 
 
-def write_env(file: Path) -> bool:
+def choose_brokers(brokers: int) -> dict[str, str]:
+    """Three brokers hold every message, and two acknowledge it: so one may die."""
+    if brokers == 1:
+        return {}
+    names = ["kafka", *(f"kafka-{number}" for number in range(2, brokers + 1))]
+    return {
+        "COMPOSE_PROFILES": "replicated",
+        "KAFKA_CLUSTER_ID": f"weir{secrets.token_urlsafe(16)[4:]}",
+        "KAFKA_BROKERS": ",".join(names),
+        "WEIR_KAFKA": ",".join(f"{name}:9092" for name in names),
+    }
+
+
+def write_env(file: Path, brokers: int = 1) -> bool:
     """Whether the file was written. Only its owner may read it; it is never there half, and never written twice."""
     new = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="ascii") as f:
             f.write("# Written once by docker/make_env.py. What is lost here is lost: PostgreSQL and Airflow keep to the first values.\n")
-            f.writelines(f"{name}={secret}\n" for name, secret in make_secrets().items())
+            f.writelines(f"{name}={secret}\n" for name, secret in (make_secrets() | choose_brokers(brokers)).items())
         os.link(new, file)
     except FileExistsError:
         return False
@@ -41,9 +57,12 @@ def write_env(file: Path) -> bool:
 
 
 def main() -> None:
-    file = Path(sys.argv[1]) if len(sys.argv) > 1 else PROJECT / ".env"
+    parser = argparse.ArgumentParser(description="Write the secrets of docker-compose.yaml.")
+    parser.add_argument("file", type=Path, nargs="?", default=PROJECT / ".env")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="of Kafka")
+    file = (options := parser.parse_args()).file
     try:
-        written = write_env(file)
+        written = write_env(file, options.brokers)
     except OSError as error:
         sys.exit(f"make_env: {file} cannot be written: {error.strerror}")
     print(f"{file} written: Airflow's user is admin, its password AIRFLOW_ADMIN_PASSWORD" if written else f"{file} is there: left as it is")

@@ -45,7 +45,7 @@ class Sent:
 
 
 class Workplace:
-    def __init__(self, folder: Path, only: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, only: tuple[str, ...] = (), brokers: int = 1) -> None:
         """With `only`, the shop is reduced to these streams and the views over them: its drivers start faster."""
         shutil.copytree(ROOT / "pipelines", folder / "pipelines")
         if only:
@@ -55,7 +55,7 @@ class Workplace:
         self.pipeline: Pipeline = load_named(self.home.pipelines, "shop")
         self.control = Control(self.home.lake.control("shop"))
         self._jobs: list[Job] = []
-        stack.start_kafka(self.home)
+        stack.start_kafka(self.home, brokers=brokers)
         stack.create_topics(stack.bootstrap(self.home), self.pipeline.partitions)
 
     @staticmethod

@@ -88,11 +88,12 @@ def end_processes(identities: list[Identity]) -> None:
             os.kill(identity.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_SECONDS
     for identity in identities:
+        killed = False
         while identity.is_alive():
-            if time.monotonic() > deadline:
+            if not killed and time.monotonic() > deadline:
                 with suppress(ProcessLookupError):
                     os.killpg(identity.pid, signal.SIGKILL)
-                break
+                killed = True
             time.sleep(0.1)
 
 

@@ -1,4 +1,5 @@
-"""The embedded stack: the jars of ivy.xml, fetched once, and one real Kafka broker that they run, per home and on this machine only."""
+"""The embedded stack: the jars of ivy.xml, fetched once, and real Kafka brokers that they run, one or three, per home and on
+this machine only."""
 
 import os
 import re
@@ -14,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-import psutil
 from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
@@ -22,7 +22,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from weir.event_time import utc_now
 from weir.layout import IVY_FILE, Home, jars_folder
-from weir.processes import HOST, Say, choose_port, find_java, lock_stack, open_log, pyspark_folder, say_nothing
+from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, pyspark_folder, say_nothing
 from weir.records import Identity, Record
 from weir.refusal import Refusal
 
@@ -32,19 +32,16 @@ FREE_BYTES_NEEDED = 1_000_000_000
 START_SECONDS = 60
 """A start takes 3 s on an idle machine; after a crash 9 s more, which Kafka waits for its dead self; on a crowded machine far longer."""
 
-STOP_SECONDS = 30
-"""A stop takes 1 s; SIGKILL after this long loses nothing, but the next start has to recover."""
-
 STALL_SECONDS = 120
 """Ivy itself waits for ever on a network that swallows its packets."""
 
 SETTINGS = """\
 # Written by Weir at every start.
-node.id=1
+node.id={number}
 process.roles=broker,controller
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers={host}:{controller_port}
+{quorum}
 
 # Two folders: Kafka then locks the first before it writes. With one, a second broker damages it before it notices the lock.
 # Both are relative to the broker's working folder, so that a home may have any name and may be moved.
@@ -56,11 +53,15 @@ log.retention.ms=-1
 auto.create.topics.enable=false
 num.partitions=2
 
-# One broker, small and quick to start.
-offsets.topic.replication.factor=1
+# With three brokers a message is acknowledged when two have it, so one may die without a loss.
+default.replication.factor={replicas}
+min.insync.replicas={acknowledge}
+offsets.topic.replication.factor={replicas}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={acknowledge}
+
+# Small and quick to start.
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 num.network.threads=2
@@ -68,22 +69,67 @@ num.io.threads=4
 background.threads=2
 log.cleaner.dedupe.buffer.size=4194304
 """
+MAX_REPLICAS = 3
 
 
-class KafkaRecord(Record):
-    """Which process is the broker of a home, and where it listens. It outlives the broker: the next start takes the same ports."""
+def broker_settings(number: int, host: str, port: int, controllers: dict[int, str]) -> str:
+    """What a broker is told, which is one of as many as there are controllers, given by their numbers with host and port."""
+    replicas = min(len(controllers), MAX_REPLICAS)
+    own_controller = int(controllers[number].rpartition(":")[2])
+    return SETTINGS.format(
+        number=number,
+        host=host,
+        port=port,
+        controller_port=own_controller,
+        quorum=_quorum(controllers),
+        replicas=replicas,
+        acknowledge=max(1, replicas - 1),
+    )
 
-    identity: Identity
+
+def _quorum(controllers: dict[int, str]) -> str:
+    """One controller keeps in its folder who it is. Several are told of each other at each start: so their ports may change."""
+    if len(controllers) == 1:
+        return f"controller.quorum.bootstrap.servers={controllers[1]}"
+    return "controller.quorum.voters=" + ",".join(f"{number}@{place}" for number, place in sorted(controllers.items()))
+
+
+def format_command(cluster_id: str, brokers: int) -> list[str]:
+    """The program that makes a broker's folders ready, with its arguments."""
+    command = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c", "server.properties"]
+    return command + (["--standalone"] if brokers == 1 else [])
+
+
+class Broker(Record):
+    """One process of Kafka, and where it listens."""
+
+    identity: Identity | None
+    """None: it was not started yet."""
     port: int
     controller_port: int
-    started_at: datetime
 
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
     def is_alive(self) -> bool:
-        return self.identity.is_alive()
+        return self.identity is not None and self.identity.is_alive()
+
+
+class KafkaRecord(Record):
+    """Which processes are the brokers of a home. It outlives them: the next start takes as many, and the same ports."""
+
+    brokers: list[Broker]
+    started_at: datetime
+
+    @property
+    def address(self) -> str:
+        """All of them: whoever asks is answered as long as one of them lives."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def alive(self) -> list[Broker]:
+        return [broker for broker in self.brokers if broker.is_alive()]
 
 
 class KafkaCluster(Record):
@@ -93,12 +139,14 @@ class KafkaCluster(Record):
 
 
 class KafkaState(Record):
-    """How the broker of a home is now. Healthy means that it answered a request just now."""
+    """How the brokers of a home are now. Healthy means that all of them live, and that one answered a request just now."""
 
     running: bool
     healthy: bool
     port: int | None
     pid: int | None
+    brokers: int
+    alive: int
     uptime_seconds: float
     data_bytes: int
 
@@ -207,55 +255,51 @@ def _name_unresolved(log: Path) -> str:
 # --- The broker
 
 
-def start_kafka(home: Home, port: int | None = None, say: Say = say_nothing) -> KafkaRecord:
-    """One broker that answers: the one that already runs, or a new one on what the last has kept.
+def start_kafka(home: Home, port: int | None = None, brokers: int | None = None, say: Say = say_nothing) -> KafkaRecord:
+    """Brokers that answer: those that already run, and new ones in place of those that do not, on what the last have kept.
 
-    A start that was interrupted is taken up again: the broker is recorded before it is waited for.
+    A start that was interrupted is taken up again: brokers are recorded before they are waited for.
     """
     with lock_stack(home, say):
         record = _read_record(home)
-        if record is None or not record.is_alive():
-            record = _launch_broker(home, record, port, say)
-        elif port not in (None, record.port):
-            raise Refusal(f"Kafka already runs on port {record.port}: stop it with `weir down`, or leave out --kafka-port")
+        if record and brokers not in (None, len(record.brokers)):
+            before = "1 broker" if len(record.brokers) == 1 else f"{len(record.brokers)} brokers"
+            raise Refusal(f"Kafka of {home.root} was begun with {before}: leave out --brokers, or choose another folder with WEIR_HOME")
+        if record and record.alive and port not in (None, record.brokers[0].port):
+            raise Refusal(f"Kafka already runs on port {record.brokers[0].port}: stop it with `weir down`, or leave out --kafka-port")
+        if record is None or len(record.alive) < len(record.brokers):
+            record = _launch(home, record, port, len(record.brokers) if record else brokers or 1, say)
         _await_answer(home, record)
         return record
 
 
 def stop_kafka(home: Home, say: Say = say_nothing) -> bool:
-    """Stop the broker of this home and nothing else; whether there was one. What it has kept stays."""
+    """Stop the brokers of this home and nothing else; whether there was one. What they have kept stays."""
     if _read_record(home) is None:
         return False
     with lock_stack(home, say):
         record = _read_record(home)
-        if record is None or not record.is_alive():
+        if record is None or not record.alive:
             return False
         say("stopping Kafka")
-        with suppress(psutil.NoSuchProcess):
-            broker = psutil.Process(record.identity.pid)
-            broker.terminate()
-            try:
-                broker.wait(STOP_SECONDS)
-            except psutil.TimeoutExpired:
-                say(f"Kafka has not stopped within {STOP_SECONDS} s: killing it")
-                broker.kill()
-                broker.wait(STOP_SECONDS)
+        end_processes([broker.identity for broker in record.alive if broker.identity])
         return True
 
 
 def kafka_state(home: Home) -> KafkaState:
-    """How the broker of this home is, asked anew. Changes nothing and waits a few seconds at most."""
+    """How the brokers of this home are, asked anew. Changes nothing and waits a few seconds at most."""
     record = _read_record(home)
-    kept = _count_bytes(home.kafka)
-    if record is None or not record.is_alive():
-        return KafkaState(running=False, healthy=False, port=record.port if record else None, pid=None, uptime_seconds=0, data_bytes=kept)
+    brokers = record.brokers if record else []
+    alive = record.alive if record else []
     return KafkaState(
-        running=True,
-        healthy=_answers(home, record),
-        port=record.port,
-        pid=record.identity.pid,
-        uptime_seconds=(utc_now() - record.started_at).total_seconds(),
-        data_bytes=kept,
+        running=bool(alive),
+        healthy=record is not None and len(alive) == len(brokers) and _answers(home, record),
+        port=brokers[0].port if brokers else None,
+        pid=next((broker.identity.pid for broker in alive if broker.identity), None),
+        brokers=len(brokers),
+        alive=len(alive),
+        uptime_seconds=(utc_now() - record.started_at).total_seconds() if record and alive else 0,
+        data_bytes=_count_bytes(home.kafka),
     )
 
 
@@ -264,7 +308,7 @@ def bootstrap(home: Home) -> str:
     if brokers := os.environ.get("WEIR_KAFKA"):
         return brokers
     record = _read_record(home)
-    if record is None or not record.is_alive():
+    if record is None or not record.alive:
         raise Refusal("Kafka is not running: run `weir up`, or set WEIR_KAFKA to your brokers")
     return record.address
 
@@ -284,84 +328,114 @@ def _read_record(home: Home) -> KafkaRecord | None:
         raise Refusal(f"{error}: end the broker of this home by hand, then delete that file") from None
 
 
-def _launch_broker(home: Home, last: KafkaRecord | None, wanted_port: int | None, say: Say) -> KafkaRecord:
-    """A new broker process, recorded but not yet ready."""
-    java = [find_java(), "-Xmx512m", "-cp", _build_class_path(), "-Dlog4j2.level=WARN"]
+def _launch(home: Home, last: KafkaRecord | None, wanted_port: int | None, brokers: int, say: Say) -> KafkaRecord:
+    """New processes for those brokers that do not run, recorded but not yet ready."""
+    java = [find_java(), "-Xmx512m", "-cp", kafka_class_path(), "-Dlog4j2.level=WARN"]
     if shutil.disk_usage(home.root).free < FREE_BYTES_NEEDED:
         raise Refusal(f"less than 1 GB is free on the disk of {home.root}: free some, or choose another folder with WEIR_HOME")
-    port, controller_port = _choose_ports(last, wanted_port)
     home.kafka.mkdir(exist_ok=True, mode=0o700)
-    settings = home.kafka / "server.properties"
-    settings.write_text(SETTINGS.format(host=HOST, port=port, controller_port=controller_port))
-    with open_log(home.log("kafka")) as log:
-        _format_storage(home, java, log)
-        say(f"starting Kafka on {HOST}:{port}")
-        broker = subprocess.Popen(
-            [*java, "kafka.Kafka", str(settings.resolve())],
-            cwd=home.kafka,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    record = KafkaRecord(identity=Identity.of(broker.pid), port=port, controller_port=controller_port, started_at=utc_now())
-    record.write(home.stack_record)
+    places = _choose_places(last, wanted_port, brokers)
+    controllers = {number: f"{HOST}:{own.controller_port}" for number, own in enumerate(places, start=1)}
+    for number, own in enumerate(places, start=1):
+        if own.is_alive():
+            continue
+        folder = _broker_folder(home, number)
+        folder.mkdir(exist_ok=True, mode=0o700)
+        (folder / "server.properties").write_text(broker_settings(number, HOST, own.port, controllers))
+        with open_log(_broker_log(home, number)) as log:
+            _format_storage(home, number, brokers, java, log)
+            say(f"starting Kafka on {own.address}")
+            process = subprocess.Popen(
+                [*java, "kafka.Kafka", str((folder / "server.properties").resolve())],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        places[number - 1] = own.model_copy(update={"identity": Identity.of(process.pid)})
+        record = KafkaRecord(brokers=places, started_at=utc_now())
+        record.write(home.stack_record)
     return record
 
 
-def _build_class_path() -> str:
+def _broker_folder(home: Home, number: int) -> Path:
+    return home.kafka if number == 1 else home.kafka / str(number)
+
+
+def _broker_log(home: Home, number: int) -> Path:
+    return home.log("kafka" if number == 1 else f"kafka-{number}")
+
+
+def kafka_class_path() -> str:
     """The broker's jars, behind PySpark's slf4j and log4j: Kafka's own lack the piece that joins the two, and would log nothing."""
     logging = _pyspark_jars("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
     return os.pathsep.join(map(str, [*logging, kafka_jars()[0].parent / "*"]))
 
 
-def _choose_ports(last: KafkaRecord | None, wanted: int | None) -> tuple[int, int]:
-    """The broker's own port and its controller's, which must differ."""
-    port = choose_port(last.port if last else None, wanted, "--kafka-port")
-    while (controller := choose_port(last.controller_port if last and last.controller_port != port else None, None, "")) == port:
-        pass
-    return port, controller
+def _choose_places(last: KafkaRecord | None, wanted_port: int | None, brokers: int) -> list[Broker]:
+    """The ports of each broker and of its controller, all different: those of the last start where they are free."""
+    places = list(last.brokers) if last else [Broker(identity=None, port=0, controller_port=0)] * brokers
+    taken = {port for broker in places if broker.is_alive() for port in (broker.port, broker.controller_port)}
+
+    def choose(before: int, wanted: int | None, option: str) -> int:
+        found = choose_port(before if before and before not in taken else None, wanted, option)
+        while found in taken:
+            found = choose_port(None, None, "")
+        taken.add(found)
+        return found
+
+    for index, own in enumerate(places):
+        if not own.is_alive():
+            port = choose(own.port, wanted_port if index == 0 else None, "--kafka-port")
+            places[index] = Broker(identity=None, port=port, controller_port=choose(own.controller_port, None, ""))
+    return places
 
 
-def _format_storage(home: Home, java: list[str], log: IO[bytes]) -> None:
-    """Make the broker's folders ready for their first use. Each gets its meta.properties last: where one lacks it, this is done again."""
-    if all((home.kafka / folder / "meta.properties").is_file() for folder in ("metadata", "topics")):
+def _format_storage(home: Home, number: int, brokers: int, java: list[str], log: IO[bytes]) -> None:
+    """Make a broker's folders ready for their first use. Each gets its meta.properties last: where one lacks it, this is done again."""
+    folder = _broker_folder(home, number)
+    if all((folder / part / "meta.properties").is_file() for part in ("metadata", "topics")):
         return
     kept = home.kafka / "cluster.json"
     cluster = KafkaCluster.read(kept) or KafkaCluster(cluster_id=f"weir{secrets.token_urlsafe(16)[4:]}")
     cluster.write(kept)
-    command = [*java, "kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
-    command += ["-t", cluster.cluster_id, "-c", "server.properties"]
-    if subprocess.run(command, cwd=home.kafka, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode:
-        raise Refusal(f"Kafka's folders could not be formatted: {_find_complaint(home.log('kafka'))}; log: {home.log('kafka')}")
+    command = [*java, *format_command(cluster.cluster_id, brokers)]
+    if subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode:
+        named = _broker_log(home, number)
+        raise Refusal(f"Kafka's folders could not be formatted: {_find_complaint(named)}; log: {named}")
 
 
 def _await_answer(home: Home, record: KafkaRecord) -> None:
-    """Wait until the broker answers; refuse when it dies before, or takes too long."""
-    log = home.log("kafka")
+    """Wait until all brokers answer; refuse when one dies before, or it takes too long."""
 
     def check() -> bool:
-        if not record.is_alive():
-            raise Refusal(f"Kafka ended while starting: {_find_complaint(log)}; log: {log}")
+        for number, broker in enumerate(record.brokers, start=1):
+            if not broker.is_alive():
+                log = _broker_log(home, number)
+                raise Refusal(f"Kafka ended while starting: {_find_complaint(log)}; log: {log}")
         return _answers(home, record)
 
     try:
         Retrying(stop=stop_after_delay(START_SECONDS), wait=wait_fixed(0.2), retry=retry_if_result(lambda ready: not ready))(check)
     except RetryError:
         advice = "wait on with `weir up`, or end it with `weir down`"
+        log = home.log("kafka")
         raise Refusal(f"Kafka does not answer on {record.address} after {START_SECONDS} s: {advice}; log: {log}") from None
 
 
 def _answers(home: Home, record: KafkaRecord) -> bool:
-    """Whether the broker that listens there is this home's, takes requests and is admitted to its cluster."""
+    """Whether the brokers that listen there are this home's, take requests and are admitted to its cluster."""
     try:
-        socket.create_connection((HOST, record.port), timeout=1).close()
+        for broker in record.brokers:
+            socket.create_connection((HOST, broker.port), timeout=1).close()
         with KafkaAdminClient(bootstrap_servers=record.address, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000) as admin:
             answer = admin.describe_cluster()
     except (OSError, KafkaError):
         return False
     own = KafkaCluster.read(home.kafka / "cluster.json")
-    return own is not None and answer["cluster_id"] == own.cluster_id and not all(broker["is_fenced"] for broker in answer["brokers"])
+    admitted = [broker for broker in answer["brokers"] if not broker["is_fenced"]]
+    return own is not None and answer["cluster_id"] == own.cluster_id and len(admitted) == len(record.brokers)
 
 
 def _find_complaint(log: Path) -> str:

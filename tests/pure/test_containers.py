@@ -25,6 +25,7 @@ MAKE_ENV = runpy.run_path(str(ROOT / "docker/make_env.py"))
 SECRETS: dict[str, str] = MAKE_ENV["make_secrets"]()
 
 ONCE = {"topics", "airflow-init"}
+BROKERS = ("kafka", "kafka-2", "kafka-3")
 LASTING = sorted(set(SERVICES) - ONCE)
 OWN = sorted(set(SERVICES) - {"postgres"})
 
@@ -43,7 +44,7 @@ def last_stage() -> list[str]:
 
 def test_all_parts_are_there() -> None:
     airflow = {"airflow-init", "airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
-    assert set(SERVICES) == airflow | {"kafka", "topics", "postgres", "spark-master", "spark-worker"}
+    assert set(SERVICES) == airflow | {*BROKERS, "topics", "postgres", "spark-master", "spark-worker"}
 
 
 def test_all_roles_run_one_image() -> None:
@@ -60,6 +61,15 @@ def test_every_published_port_is_for_this_machine_only() -> None:
 def test_the_host_reaches_kafka_by_the_port_that_it_advertises() -> None:
     port = SERVICES["kafka"]["environment"]["KAFKA_PORT"]
     assert SERVICES["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+
+
+def test_three_brokers_know_each_other_by_their_names() -> None:
+    chosen = MAKE_ENV["choose_brokers"](3)
+    assert chosen["KAFKA_BROKERS"].split(",") == [SERVICES[name]["hostname"] for name in BROKERS]
+    assert chosen["WEIR_KAFKA"] == "kafka:9092,kafka-2:9092,kafka-3:9092"
+    assert [SERVICES[name].get("profiles") for name in BROKERS] == [None, *[[chosen["COMPOSE_PROFILES"]]] * 2]
+    assert len({str(SERVICES[name]["volumes"]) for name in BROKERS}) == 3
+    assert MAKE_ENV["choose_brokers"](1) == {}
 
 
 def test_every_variable_is_a_made_secret_or_has_a_default() -> None:
@@ -133,8 +143,8 @@ def test_commands_run_files_that_the_image_has() -> None:
 
 def test_each_health_check_asks_for_its_own_service() -> None:
     asked = {name: SERVICES[name]["healthcheck"]["test"][-1] for name in LASTING if name in OWN}
-    assert asked == {name: name for name in asked}
-    assert [name for name in asked if f'"{name}"' not in (ROOT / "docker/check_health.py").read_text()] == []
+    assert asked == {name: "kafka" if name in BROKERS else name for name in asked}
+    assert [name for name in asked.values() if f'"{name}"' not in (ROOT / "docker/check_health.py").read_text()] == []
 
 
 # --- Dockerfile and .dockerignore

@@ -11,8 +11,8 @@ from harness import Workplace
 def workplace(tmp_path: Path) -> Iterator[Callable[..., Workplace]]:
     opened: list[Workplace] = []
 
-    def open_workplace(*only: str) -> Workplace:
-        opened.append(Workplace(tmp_path, only))
+    def open_workplace(*only: str, brokers: int = 1) -> Workplace:
+        opened.append(Workplace(tmp_path, only, brokers))
         return opened[-1]
 
     yield open_workplace

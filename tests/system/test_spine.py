@@ -4,8 +4,10 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,9 +15,11 @@ import oracle
 import pytest
 from deltalake import DeltaTable
 from harness import DAY, Sent, Workplace, archive_of, messages_of, wait_for
+from kafka import KafkaAdminClient
 from oracle import Message
 
 from spark_jobs.progress import BatchRange, read_log
+from weir import stack
 from weir.generator import Shares
 from weir.jobs import Job, JobFailed, wait_until_running
 from weir.layout import ARCHIVE_QUERY, view_query
@@ -195,6 +199,43 @@ def test_kills_at_any_moment_while_events_arrive_lose_and_double_nothing(workpla
         if not is_late(message, row["at"], batches):
             seen.setdefault(row["identity"], row)
     assert place.cells(VIEW) == oracle.revenue_per_minute(seen.values())
+
+
+@pytest.mark.soak  # half a minute for each leader
+def test_leaders_that_are_killed_lose_no_acknowledged_message(workplace: Callable[..., Workplace]) -> None:
+    """Three brokers, each message on all, acknowledged by two: the leader of a partition dies five times while events arrive."""
+    place = workplace("orders", brokers=3)
+    place.start("--trigger-seconds", "0.5")
+    wait_for(lambda: newest_batch(place) >= 0 or place.control.heartbeat(), 120, "the driver runs")
+    sent: list[Sent] = []
+    for round_ in range(5):
+        with ThreadPoolExecutor(1) as thread:
+            producing = thread.submit(place.produce, 1_200, IN_TIME, seed=300 + round_, rate=100)
+            time.sleep(4)
+            os.kill(leader_of(place, "shop.orders"), signal.SIGKILL)
+            sent += producing.result()
+        stack.start_kafka(place.home)
+    until = len(messages_of(sent, "orders"))
+    wait_for(lambda: messages_read(place) >= until, 240, f"{until} messages were read")
+    place.stop()
+    place.stream_once()
+    assert until > 5 * 600 and place.raw("orders") == archive_of(sent, "orders"), "every acknowledged message, once"
+
+
+def leader_of(place: Workplace, topic: str) -> int:
+    """The process of the broker that leads the topic's first partition."""
+    record = stack.KafkaRecord.read(place.home.stack_record)
+    assert record
+    with KafkaAdminClient(bootstrap_servers=record.address) as admin:
+        number = admin.describe_topics([topic])[0]["partitions"][0]["leader_id"]
+    led = record.brokers[number - 1].identity
+    assert led
+    return led.pid
+
+
+def messages_read(place: Workplace) -> int:
+    beat = place.control.heartbeat()
+    return sum(beat.queries[ARCHIVE_QUERY].until.values()) if beat and ARCHIVE_QUERY in beat.queries else 0
 
 
 def newest_batch(place: Workplace) -> int:

@@ -18,7 +18,7 @@ from weir.event_time import utc_now
 from weir.layout import Home
 from weir.records import Identity
 from weir.refusal import Refusal
-from weir.stack import KafkaRecord
+from weir.stack import Broker, KafkaRecord
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +56,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Ka
 def send(address: str, topic: str, *messages: bytes) -> None:
     with KafkaProducer(bootstrap_servers=address) as producer:
         for message in messages:
-            producer.send(topic, message, partition=0).get(timeout=10)
+            producer.send(topic, message, partition=0).get(timeout=60)
 
 
 def receive(address: str, topic: str) -> list[bytes]:
@@ -88,17 +88,17 @@ def test_messages_survive_a_stop_and_a_start_on_another_port(new_home: Callable[
     assert stack.create_topics(first.address, {"orders": 2}) == ["orders"]
     send(first.address, "orders", b"one")
     assert stack.stop_kafka(home)
-    assert not first.is_alive()
+    assert not first.alive
 
     again = stack.start_kafka(home)
-    assert (again.port, again.controller_port) == (first.port, first.controller_port)
+    assert ports_of(again) == ports_of(first)
     assert receive(again.address, "orders") == [b"one"]
     assert stack.stop_kafka(home)
 
-    with socket.create_server(("127.0.0.1", first.controller_port)):
+    with socket.create_server(("127.0.0.1", first.brokers[0].controller_port)):
         moved = stack.start_kafka(home, port=pick_free_port())
-    assert moved.port != first.port
-    assert moved.controller_port != first.controller_port
+    assert moved.brokers[0].port != first.brokers[0].port
+    assert moved.brokers[0].controller_port != first.brokers[0].controller_port
     send(moved.address, "orders", b"two")
     assert receive(moved.address, "orders") == [b"one", b"two"]
 
@@ -108,14 +108,35 @@ def test_messages_survive_a_kill_of_the_broker(new_home: Callable[[str], Home]) 
     first = stack.start_kafka(home)
     stack.create_topics(first.address, {"orders": 1})
     send(first.address, "orders", b"one")
-    os.kill(first.identity.pid, signal.SIGKILL)
-    psutil.Process(first.identity.pid).wait(10)
+    kill(first.brokers[0])
 
     assert not stack.kafka_state(home).running
     assert not stack.stop_kafka(home)
     again = stack.start_kafka(home)
-    assert again.identity.pid != first.identity.pid
+    assert pid_of(again.brokers[0]) != pid_of(first.brokers[0])
     assert receive(again.address, "orders") == [b"one"]
+
+
+def test_of_three_brokers_one_may_die(new_home: Callable[[str], Home]) -> None:
+    home = new_home("home")
+    record = stack.start_kafka(home, brokers=3)
+    assert record.address.count(",") == 2 and stack.kafka_state(home).alive == 3
+    stack.create_topics(record.address, {"orders": 1})
+    send(record.address, "orders", b"one")
+
+    kill(record.brokers[0])
+    state = stack.kafka_state(home)
+    assert (state.running, state.healthy, state.alive, state.brokers) == (True, False, 2, 3)
+    send(record.address, "orders", b"two")
+    assert receive(record.address, "orders") == [b"one", b"two"]
+
+    whole = stack.start_kafka(home)
+    assert ports_of(whole) == ports_of(record) and [pid_of(own) for own in whole.brokers[1:]] == [pid_of(own) for own in record.brokers[1:]]
+    assert stack.kafka_state(home).healthy
+    assert "was begun with 3 brokers" in refusal_of(lambda: stack.start_kafka(home, brokers=1))
+    assert stack.stop_kafka(home) and not whole.alive
+    assert receive(stack.start_kafka(home).address, "orders") == [b"one", b"two"]
+    assert stack.kafka_state(home).alive == 3
 
 
 def test_formatting_cut_short_is_finished_by_the_next_start(new_home: Callable[[str], Home]) -> None:
@@ -133,7 +154,7 @@ def test_formatting_cut_short_is_finished_by_the_next_start(new_home: Callable[[
 
 def test_starting_a_running_broker_changes_nothing(running: tuple[Home, KafkaRecord]) -> None:
     home, record = running
-    assert stack.start_kafka(home) == stack.start_kafka(home, port=record.port) == record
+    assert stack.start_kafka(home) == stack.start_kafka(home, port=record.brokers[0].port) == record
 
 
 def test_two_homes_run_side_by_side(running: tuple[Home, KafkaRecord], new_home: Callable[[str], Home]) -> None:
@@ -162,7 +183,7 @@ def test_broker_whose_record_is_lost_is_not_joined_by_a_second(running: tuple[Ho
 def test_record_with_a_reused_pid_is_neither_alive_nor_stopped(new_home: Callable[[str], Home]) -> None:
     home = new_home("home")
     stranger = Identity.of_this_process().model_copy(update={"started_at": 1_000_000.0})
-    KafkaRecord(identity=stranger, port=9092, controller_port=9093, started_at=utc_now()).write(home.stack_record)
+    KafkaRecord(brokers=[Broker(identity=stranger, port=9092, controller_port=9093)], started_at=utc_now()).write(home.stack_record)
 
     assert not stack.kafka_state(home).running
     assert not stack.stop_kafka(home)
@@ -175,21 +196,21 @@ def test_record_with_a_reused_pid_is_neither_alive_nor_stopped(new_home: Callabl
 def test_state_and_address_tell_of_the_running_broker(running: tuple[Home, KafkaRecord], monkeypatch: pytest.MonkeyPatch) -> None:
     home, record = running
     state = stack.kafka_state(home)
-    assert (state.running, state.healthy, state.port, state.pid) == (True, True, record.port, record.identity.pid)
+    assert (state.running, state.healthy, state.port, state.pid) == (True, True, record.brokers[0].port, pid_of(record.brokers[0]))
     assert state.uptime_seconds > 0
     assert 0 < state.data_bytes < 50_000_000
 
     monkeypatch.delenv("WEIR_KAFKA", raising=False)
-    assert stack.bootstrap(home) == f"127.0.0.1:{record.port}"
+    assert stack.bootstrap(home) == f"127.0.0.1:{record.brokers[0].port}"
     monkeypatch.setenv("WEIR_KAFKA", "broker-1:9092")
     assert stack.bootstrap(home) == "broker-1:9092"
 
 
 def test_nothing_listens_beyond_this_machine(running: tuple[Home, KafkaRecord]) -> None:
     _, record = running
-    listening = [c.laddr for c in psutil.Process(record.identity.pid).net_connections() if c.status == psutil.CONN_LISTEN]
+    listening = [c.laddr for c in psutil.Process(pid_of(record.brokers[0])).net_connections() if c.status == psutil.CONN_LISTEN]
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-    assert {address.port for address in listening} == {record.port, record.controller_port}
+    assert {address.port for address in listening} == set(ports_of(record))
 
 
 def test_topics_are_created_once_and_their_ends_counted(running: tuple[Home, KafkaRecord]) -> None:
@@ -215,7 +236,7 @@ def test_taken_port_is_refused(new_home: Callable[[str], Home]) -> None:
 
 def test_another_port_for_a_running_broker_is_refused(running: tuple[Home, KafkaRecord]) -> None:
     home, record = running
-    assert f"already runs on port {record.port}" in refusal_of(lambda: stack.start_kafka(home, port=pick_free_port()))
+    assert f"already runs on port {record.brokers[0].port}" in refusal_of(lambda: stack.start_kafka(home, port=pick_free_port()))
 
 
 def test_silent_address_is_refused() -> None:
@@ -253,3 +274,17 @@ def test_jars_that_cannot_be_fetched_are_named_and_leave_nothing_half(tmp_path: 
     line = refusal_of(stack.fetch_jars)
     assert "org.apache.kafka#kafka-clients;3.9.2 and 4 more could not be fetched" in line
     assert [file.name for file in tmp_path.iterdir()] == ["jars.log"]
+
+
+def ports_of(record: KafkaRecord) -> list[int]:
+    return [port for broker in record.brokers for port in (broker.port, broker.controller_port)]
+
+
+def pid_of(broker: Broker) -> int:
+    assert broker.identity
+    return broker.identity.pid
+
+
+def kill(broker: Broker) -> None:
+    os.kill(pid_of(broker), signal.SIGKILL)
+    psutil.Process(pid_of(broker)).wait(10)

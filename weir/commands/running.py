@@ -57,12 +57,17 @@ def up(
     kafka_port: KafkaPort = None,
     airflow_port: Annotated[int | None, typer.Option(help="default: a free one, kept", min=1, max=65_535)] = None,
     no_airflow: Annotated[bool, typer.Option("--no-airflow", help="only Kafka")] = False,
+    brokers: Annotated[
+        int | None, typer.Option(help="of Kafka: 1, or 3 that hold every message thrice; default: as before, else 1")
+    ] = None,
     workers: Workers = 0,
     as_json: AsJson = False,
 ) -> None:
     """Start Kafka, with the topics of all pipelines, and Airflow on this machine, and leave them running. With --workers Spark, too."""
     home = Home.from_environment()
     pipelines = load_pipelines(home.pipelines)
+    if brokers not in (None, 1, 3):
+        raise Refusal(f"--brokers {brokers}: one broker, or three: of two or four no more may die than of one or three")
     if workers and embedded_airflow.airflow_state(home).running and not spark_cluster.cluster_state(home).running:
         raise Refusal("Airflow already runs, and does not know Spark's secret: stop it with `weir down`, then start both")
     began = time.monotonic()
@@ -72,7 +77,7 @@ def up(
             spinner.update(f"{what} ({time.monotonic() - began:.0f} s)")
 
         stack.fetch_jars(say=say)
-        kafka = stack.start_kafka(home, kafka_port, say=say)
+        kafka = stack.start_kafka(home, kafka_port, brokers, say=say)
         for pipeline in pipelines.values():
             _create_topics(kafka.address, pipeline)
         if workers:
@@ -118,7 +123,10 @@ def _show_status(home: Home, as_json: bool) -> None:
         print_json(parts | {"streams": {name: own.model_dump(mode="json") for name, own in streams.items()}, "lake": home.lake.root})
         return
     where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
-    word = "running" if kafka.healthy else "not answering" if kafka.running else "stopped"
+    if kafka.running and kafka.brokers > 1:
+        where = f"{kafka.alive} of {kafka.brokers} brokers at {stack.bootstrap(home)}"
+    word = "running" if kafka.healthy else "not whole" if kafka.alive < kafka.brokers and kafka.running else "not answering"
+    word = word if kafka.running else "stopped"
     rows = [("Kafka", f"{word} ({where})"), *_cluster_rows(cluster), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
     told = {name: f"{own.state}: {own.reason}" if own.reason else own.state for name, own in streams.items()}
     out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in told.items())]))
