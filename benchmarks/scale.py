@@ -2,6 +2,9 @@
 
 speedup_2_executors  events a second of `weir stream` on two executors of one core each, against one: the same topic, the same view
 cost_growth          what an event costs after four million of them, against what it costs after one million: 1 is linear
+drain_growth         a backlog of five million, drained by one driver of 2 GB on this machine: the time of an event of the last million
+                     against that of the second
+drain_memory         the memory of that driver at most in its second half, against its first
 
 The executors share the machine's cores with the broker and the driver. `--json` prints one object; the first batches of each run warm
 the JVMs up and do not count.
@@ -19,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from throughput import BATCH, TOPIC, start_weir
+from throughput import BATCH, TOPIC, resident_mb, start_weir
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,12 +31,13 @@ from weir import spark_cluster, stack  # noqa: E402
 from weir.layout import Home  # noqa: E402
 
 SIZES = (1_000_000, 2_000_000, 4_000_000)
+BACKLOG = 5_000_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--events", type=int, default=SIZES[-1])
+    parser.add_argument("--events", type=int, default=BACKLOG, help="how large the backlog is")
     parser.add_argument("--part", choices=["run"], help=argparse.SUPPRESS)
     parser.add_argument("--kafka", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -60,6 +64,9 @@ def compare(options: argparse.Namespace) -> None:
             costs[executors] = run_part(home, kafka, room, executors, options, sizes)
             told = ", ".join(f"{cost:.1f} µs an event at {size:,}" for size, cost in costs[executors].items())
             say(f"{executors} executors: {told}")
+        spark_cluster.stop_cluster(home)
+        say("draining the backlog on this machine")
+        drained = drain(kafka, room, options)
     finally:
         spark_cluster.stop_cluster(home)
         stack.stop_kafka(home)
@@ -68,6 +75,7 @@ def compare(options: argparse.Namespace) -> None:
     result: dict[str, Any] = {
         "speedup_2_executors": round(costs[1][last] / costs[2][last], 2),
         "cost_growth": round(costs[2][last] / costs[2][first], 3),
+        **drained,
         "microseconds_per_event": {f"{n} executors": {f"{size:,}": round(c, 1) for size, c in own.items()} for n, own in costs.items()},
         "events_per_second": {f"{n} executors": round(1e6 / own[last]) for n, own in costs.items()},
         "events": sizes,
@@ -89,13 +97,47 @@ def run_part(home: Home, kafka: str, room: Path, executors: int, options: argpar
         f.write(f"\nspark.cores.max {executors}\nspark.executor.cores 1\n")
     folder = room / f"run-{executors}"
     command = [sys.executable, __file__, "--part", "run", "--kafka", kafka, "--folder", str(folder), "--events", str(options.events)]
-    with (room / "log").open("w") as log:
-        own = os.environ | environment | {"SPARK_CONF_DIR": str(settings)}
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, env=own)
-    if done.returncode:
-        raise SystemExit(f"the run on {executors} executors failed:\n{(room / 'log').read_text()[-3_000:]}")
-    batches = json.loads(done.stdout.splitlines()[-1])
+    batches, _ = run_apart(command, room, environment | {"SPARK_CONF_DIR": str(settings)})
     return {size: cost_until(batches, size) for size in sizes}
+
+
+def drain(kafka: str, room: Path, options: argparse.Namespace) -> dict[str, float]:
+    command = [
+        sys.executable,
+        __file__,
+        "--part",
+        "run",
+        "--kafka",
+        kafka,
+        "--folder",
+        str(room / "drain"),
+        "--events",
+        str(options.events),
+    ]
+    batches, memory = run_apart(command, room, {"WEIR_DRIVER_MEMORY": "2g"})
+    half = len(memory) // 2
+    first, last = cost_until(batches, 2_000_000), cost_until(batches, options.events)
+    return {
+        "drain_growth": round(last / first, 3),
+        "drain_memory": round(max(memory[half:]) / max(memory[:half]), 3),
+        "drain_memory_mb": round(max(memory)),
+        "drain_events_per_second": round(1e6 / last),
+        "drain_largest_batch": max(rows for rows, _ in batches),
+    }
+
+
+def run_apart(command: list[str], room: Path, environment: dict[str, str]) -> tuple[list[tuple[int, float]], list[float]]:
+    """The batches of a driver in a process of its own, and its memory every half second."""
+    memory: list[float] = []
+    with (room / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | environment)
+        while process.poll() is None:
+            memory.append(resident_mb(process.pid))
+            time.sleep(0.5)
+    if process.returncode:
+        raise SystemExit(f"the driver failed:\n{(room / 'log').read_text()[-3_000:]}")
+    assert process.stdout
+    return json.loads(process.stdout.read().splitlines()[-1]), memory
 
 
 def cost_until(batches: list[tuple[int, float]], size: int) -> float:

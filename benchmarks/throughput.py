@@ -113,7 +113,7 @@ def run_part(part: str, options: argparse.Namespace, kafka: str, room: Path) -> 
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | {"WEIR_DRIVER_MEMORY": "4g"})
         peak = 0.0
         while process.poll() is None:
-            peak = max(peak, _resident_mb(process.pid))
+            peak = max(peak, resident_mb(process.pid))
             time.sleep(0.5)
     if process.returncode:
         raise SystemExit(f"{part} failed:\n{(room / 'log').read_text()[-3_000:]}")
@@ -122,7 +122,7 @@ def run_part(part: str, options: argparse.Namespace, kafka: str, room: Path) -> 
     return (json.loads(lines[-1]) if lines else {}) | {"peak_memory_mb": peak}
 
 
-def _resident_mb(pid: int) -> float:
+def resident_mb(pid: int) -> float:
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         return sum(member.memory_info().rss for member in family) / 1e6

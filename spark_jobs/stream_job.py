@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.backlog import Resized, next_limit
 from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.known import KNOWN_AFTER_SECONDS, Known, Unseen
 from spark_jobs.progress import ProgressCopy, checkpoint_id, next_offsets, read_log
@@ -45,11 +46,13 @@ ARCHIVE_TRIGGER_SECONDS = 10
 """An archive of many small files is slow to read; ten seconds keep it at a few thousand a day."""
 TABLE_TRIGGER_SECONDS = 5
 MAX_BATCH_MESSAGES = 200_000
-"""A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare."""
+"""A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare. Where they take too long, fewer."""
 COMPACT_EVERY_BATCHES = 40
 STOP_SECONDS = 60
 HUNG_SECONDS = 300
 """Copying progress and starting queries take seconds, on a crowded machine a minute; what takes longer will not end."""
+HARMLESS = (Unseen.__name__, Resized.__name__)
+"""What a query dies of on purpose, to start again at once."""
 CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
 MAX_DISTURBANCES = 3
 """A frozen driver that wakes can plan one batch per query before it sees that its lease is gone. More often is no accident."""
@@ -78,6 +81,9 @@ class Driver:
         self._checkpoints: dict[str, str] = {}
         self._started_at: dict[str, datetime] = {}
         self._known = Known()
+        self._limits: dict[str, int] = {}
+        """Of those queries whose batches may read fewer messages than the options say."""
+        self._resized: set[str] = set()
         self._disturbances = 0
         self._searches = Searches()
         self._deadly: Searches | None = None
@@ -154,7 +160,7 @@ class Driver:
         table, fingerprint = pipeline.tables[name], pipeline.table_fingerprint(name)
         path, checkpoint = lake.history(pipeline.name, name, fingerprint), lake.checkpoint(pipeline.name, query, fingerprint)
         lost = self._book_losses(query, checkpoint, table.topics)
-        changes = table_changes(self._messages(table.topics, self.call.options.max_batch, not lost), table)
+        changes = table_changes(self._messages(table.topics, self._limit(query), not lost), table)
         ensure(self.spark.createDataFrame([], changes.schema).withColumn("_known_at", F.lit(None).cast("timestamp")), path)
 
         def append(frame: DataFrame, batch: int, told: Told) -> None:
@@ -164,7 +170,9 @@ class Driver:
             append_once(frame.withColumn("_known_at", known_at), path, [], identity, batch, told)
             self._known.done(name)
 
-        self._start_query(query, changes, "append", checkpoint, TABLE_TRIGGER_SECONDS, self._fenced(query, checkpoint, append), not follow)
+        # All of a table is read before the views start: no time to start again in between.
+        write = self._fenced(query, checkpoint, append, adapts=False)
+        self._start_query(query, changes, "append", checkpoint, TABLE_TRIGGER_SECONDS, write, not follow)
 
     def _known_changes(self, name: str) -> DataFrame:
         """What is known of a table at the time of a batch, by the clock that Spark writes into the batch's log: the night can tell it."""
@@ -180,7 +188,7 @@ class Driver:
         resume = "earliest" if (Path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
         stream = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))[F.col("topic")]
         lost = self._book_losses(ARCHIVE_QUERY, checkpoint, list(topics))
-        messages = self._messages(list(topics), self.call.options.max_archive_batch, not lost, resume, headers=True)
+        messages = self._messages(list(topics), self._limit(ARCHIVE_QUERY), not lost, resume, headers=True)
         messages = messages.withColumn("stream", stream).withColumn("received_on", F.to_date("received_at"))
 
         def append(frame: DataFrame, batch: int, told: Told) -> None:
@@ -229,9 +237,24 @@ class Driver:
         changes = {name: self._known_changes(name) for name in pipeline.views[view].as_of}
         for name in pipeline.streams_of(view):
             stream = pipeline.streams[name]
-            messages = self._messages(stream.topics, self.call.options.max_batch, strict)
+            messages = self._messages(stream.topics, self._limit(view_query(view)), strict)
             frames[name] = look_up(dedupe_stream(accepted_rows(messages, stream), stream), pipeline, view, name, changes)
         return compute_view(self.spark, pipeline, view, frames)
+
+    def _limit(self, query: str) -> int:
+        """How many messages a batch may read, of a view's each stream, of the archive in all."""
+        return self._limits.get(query, self._most(query))
+
+    def _most(self, query: str) -> int:
+        options = self.call.options
+        return int(options.max_archive_batch if query == ARCHIVE_QUERY else options.max_batch)
+
+    def _learn(self, query: str, messages: int, seconds: float) -> None:
+        """Choose anew how many messages a batch may read. The query starts again with it before its next batch."""
+        limit = self._limit(query)
+        if (chosen := next_limit(limit, self._most(query), messages, seconds)) != limit:
+            self._limits[query] = chosen
+            self._resized.add(query)
 
     def _start_watch(self, name: str) -> None:
         """Tell of the stream's rows as they arrive. What is told is no number: it starts with what comes now, and counts no losses."""
@@ -312,13 +335,20 @@ class Driver:
             print(f"{query}: {count:,} messages of {loss.topic}/{loss.partition} from offset {loss.from_offset:,} are lost", flush=True)
         return lost
 
-    def _fenced(self, query: str, checkpoint: str, append: Append, looks_up: bool = False) -> Sink:
+    def _fenced(self, query: str, checkpoint: str, append: Append, looks_up: bool = False, adapts: bool = True) -> Sink:
         """Append a batch as long as this driver holds the lease; the commit says which offsets it covers."""
 
+        is_warm = False
+
         def write(frame: DataFrame, batch: int) -> None:
+            nonlocal is_warm
             if self.stopping.is_set():
                 raise StopAtBorder
             self.check_lease()
+            if query in self._resized:
+                self._resized.remove(query)
+                raise Resized
+            began = time.monotonic()
             fault_point(f"before_write.{query}", batch)
             ranges = read_log(query, checkpoint, batch - 1)
             if looks_up and ranges:
@@ -327,6 +357,9 @@ class Driver:
             append(frame, batch, {"query": query, "batch": batch, "generation": self.lease.generation, "offsets": offsets})
             fault_point(f"after_write.{query}", batch)
             self.check_lease()
+            if adapts and is_warm:  # the first batch also compiles its plan
+                self._learn(query, sum(own.until_offset - own.from_offset for own in ranges), time.monotonic() - began)
+            is_warm = True
 
         return write
 
@@ -430,7 +463,7 @@ class Driver:
             if error := query.exception():
                 if "LeaseLost" in str(error):
                     raise LeaseLost(one_line(error))
-                disturbs = Unseen.__name__ not in str(error)
+                disturbs = not any(word in str(error) for word in HARMLESS)
                 if (reason := self._mend(name, str(error))) and self._disturbances + disturbs <= MAX_DISTURBANCES:
                     self._disturbances += disturbs
                     print(f"{name} starts again: {reason}", flush=True)
@@ -443,6 +476,8 @@ class Driver:
         """Why the query can be started again at once, if it can."""
         if Unseen.__name__ in error:
             return "a table's change was committed later than it counts, and its batch may have missed it"
+        if Resized.__name__ in error:
+            return f"its batches read at most {self._limit(name):,} messages from now on, by the time that the last ones took"
         if PYTHON_TOO_SLOW in error:
             return "Spark waits ten seconds for a Python worker, which this machine did not start in that time"
         if any(word in error for word in CONCURRENT):

@@ -170,6 +170,11 @@ class Workplace:
         rows = DeltaTable(self.home.lake.raw("shop")).to_pyarrow_table([("stream", "=", stream)], columns=columns).to_pylist()
         return Counter((r["partition"], r["offset"], round(r["received_at"].timestamp() * 1_000), r["value"]) for r in rows)
 
+    def messages_read(self, query: str) -> int:
+        """Up to where the running driver has read, as it tells."""
+        beat = self.control.heartbeat()
+        return sum(beat.queries[query].until.values()) if beat and query in beat.queries else 0
+
     def cells(self, view: str, form: str = "") -> Cells:
         """The served cells of a view, or those of one layer."""
         declared = self.pipeline.views[view]

@@ -13,6 +13,8 @@
 import json
 import os
 import random
+import re
+import secrets
 import shutil
 import signal
 import time
@@ -35,6 +37,7 @@ from weir.pipeline import Pipeline
 from weir.processes import Say
 from weir.produce import Event, encode, plan_events, send_events
 from weir.records import Control, Heartbeat, LedgerLine, NightlyReport, Settlement, ViewComparison
+from weir.refusal import Refusal
 from weir.serving import answer_query, differences, tamper_with_cell
 from weir.spark_cluster import start_cluster, stop_cluster
 
@@ -88,10 +91,12 @@ class Drilled:
 class Drill:
     """One drill in a home of its own, which is kept for looking around."""
 
-    def __init__(self, home: Home, day: date, events: int, seed: int, say: Say, workers: int = 0) -> None:
-        self.home, self.day, self.events, self.seed, self.say, self.workers = home, day, events, seed, say, workers
+    def __init__(self, home: Home, day: date, events: int, seed: int, say: Say, workers: int = 0, connected: bool = False) -> None:
+        self.home, self.day, self.events, self.seed, self.say = home, day, events, seed, say
+        self.workers, self.connected = workers, connected
         self.chance = random.Random(seed)  # noqa: S311
         self.pipeline: Pipeline = load_named(home.pipelines, PIPELINE)
+        self.topics = self.pipeline.partitions
         self.injected: Counter[tuple[str, str]] = Counter()
         """By fault and stream."""
         self.kafka = ""
@@ -99,13 +104,13 @@ class Drill:
 
     def run(self) -> Drilled:
         began = time.monotonic()
-        self.say("starting Kafka")
-        stack.start_kafka(self.home, say=self.say)
+        if not self.connected:
+            self.say("starting Kafka")
+            stack.start_kafka(self.home, say=self.say)
         try:
             if self.workers:
                 start_cluster(self.home, self.workers, say=self.say)
             self.kafka = stack.bootstrap(self.home)
-            self.topics = self.pipeline.partitions
             stack.create_topics(self.kafka, self.topics)
             first, unread, rest, late = self._plan()
             self._stream_with_a_kill(first)
@@ -124,7 +129,10 @@ class Drill:
             with suppress(JobFailed):
                 stop_stream(self.home, PIPELINE, "the drill ends")
             stop_cluster(self.home)
-            stack.stop_kafka(self.home)
+            if self.connected:
+                stack.delete_topics(self.kafka, list(self.topics))
+            else:
+                stack.stop_kafka(self.home)
         return Drilled(
             day=self.day,
             events=self.events,
@@ -187,7 +195,10 @@ class Drill:
         orders = [_order(event) for event in read if event.stream == LOOKING and event.wrong in ("", "out_of_order")]
         before = _Versions(said)
         can_move = [order for order in orders if before.held(*order).get("segment") != MOVED_TO]
-        changes = [_change(*order, read[-1]) for order in self.chance.sample(can_move, max(1, round(len(orders) * SHARE)))]
+        changes = [
+            _change(self.pipeline.tables[TABLE].topic, *order, read[-1])
+            for order in self.chance.sample(can_move, max(1, round(len(orders) * SHARE)))
+        ]
         after = _Versions(said + changes)
         self.injected["table", LOOKING] = sum(before.held(*order) != after.held(*order) for order in orders)
         return changes
@@ -377,12 +388,12 @@ def _order(event: Event) -> tuple[int, datetime]:
     return json.loads(event.value or b"{}")["customer_id"], event.occurred_at
 
 
-def _change(customer: int, ordered_at: datetime, after: Event) -> Event:
+def _change(topic: str, customer: int, ordered_at: datetime, after: Event) -> Event:
     """A change from before the order, which arrives when that event does."""
     at = ordered_at - timedelta(milliseconds=1)
     row = {"customer_id": customer, "email": f"customer{customer}@example.com", "country": "DE", "segment": MOVED_TO}
     value = encode(row | {"updated_at": iso_millis(at)})
-    return Event(TABLE, f"{PIPELINE}.{TABLE}", str(customer).encode(), value, str(customer), at, after.arrives_at, "table")
+    return Event(TABLE, topic, str(customer).encode(), value, str(customer), at, after.arrives_at, "table")
 
 
 def _is_cut_short(line: LedgerLine) -> bool:
@@ -395,16 +406,28 @@ def _is_repaired(view: ViewComparison) -> bool:
 
 
 @contextmanager
-def own_settings(home: Home, pipelines: Path) -> Iterator[None]:
-    """A declaration of its own, because the drill mends a rule; and nothing that the environment names."""
-    names = ("WEIR_LAKE", "WEIR_KAFKA", "WEIR_SPARK_MASTER", "WEIR_MAX_BATCH", "WEIR_PIPELINES")
+def own_settings(home: Home, pipelines: Path, connected: bool = False) -> Iterator[None]:
+    """An empty home, and a declaration of its own, because the drill mends a rule; and nothing that the environment names.
+
+    Connected, it goes to the brokers, the master and the lake that are named there, with topics and a folder of its own: it makes the
+    log drop messages, and tampers with numbers.
+    """
+    names = ("WEIR_LAKE", "WEIR_MAX_BATCH", "WEIR_PIPELINES") + (() if connected else ("WEIR_KAFKA", "WEIR_SPARK_MASTER"))
     kept = {name: os.environ.pop(name, None) for name in names}
+    own = {"WEIR_PIPELINES": str(home.root / "pipelines")}
+    own |= {} if "JAVA_TOOL_OPTIONS" in os.environ else {"JAVA_TOOL_OPTIONS": stack.QUICK_JAVA}
+    own |= {"WEIR_LAKE": f"{kept['WEIR_LAKE']}/drill"} if connected and kept["WEIR_LAKE"] else {}
+    os.environ.update(own)
+    with suppress(JobFailed):
+        stop_stream(home, PIPELINE, "a new drill begins")
+    stop_cluster(home)
+    stack.stop_kafka(home)
     for part in (home.kafka, Path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent, home.root / "pipelines"):
         shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(pipelines / PIPELINE, home.root / "pipelines" / PIPELINE)
-    own = {"WEIR_PIPELINES": str(home.root / "pipelines")}
-    own |= {} if "JAVA_TOOL_OPTIONS" in os.environ else {"JAVA_TOOL_OPTIONS": stack.QUICK_JAVA}
-    os.environ.update(own)
+    if connected:
+        declared = home.root / "pipelines" / PIPELINE / "pipeline.yaml"
+        declared.write_text(re.sub(r"(?m)^( *topic: )", rf"\1drill-{secrets.token_hex(3)}.", declared.read_text()))
     try:
         yield
     finally:
@@ -413,14 +436,12 @@ def own_settings(home: Home, pipelines: Path) -> Iterator[None]:
         os.environ.update({name: value for name, value in kept.items() if value is not None})
 
 
-def run_drill(events: int, seed: int, workers: int, say: Say) -> tuple[Home, Drilled]:
+def run_drill(events: int, seed: int, workers: int, connected: bool, say: Say) -> tuple[Home, Drilled]:
     """Empty the drill's home, drill, and keep it."""
+    if connected and workers:
+        raise Refusal("--connected is for brokers and a Spark master that are there already: leave out --workers")
     home = Home(Home.from_environment().root / "drill")
     pipelines = home.pipelines
     stack.fetch_jars(say=say)
-    with suppress(JobFailed):
-        stop_stream(home, PIPELINE, "a new drill begins")
-    stop_cluster(home)
-    stack.stop_kafka(home)
-    with own_settings(home, pipelines):
-        return home, Drill(home, utc_now().date() - timedelta(days=2), events, seed, say, workers).run()
+    with own_settings(home, pipelines, connected):
+        return home, Drill(home, utc_now().date() - timedelta(days=2), events, seed, say, workers, connected).run()

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-SLOW_SECONDS = 25
+SLOW_SECONDS = 35
 
 
 def fault_point(phase: str, batch: int) -> None:

@@ -17,7 +17,7 @@ from typing import IO
 
 from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.event_time import utc_now
@@ -477,6 +477,11 @@ def create_topics(bootstrap: str, topics: dict[str, int]) -> list[str]:
                 admin.create_topics({topic: {"num_partitions": topics[topic], "replication_factor": -1}}, wait_for_metadata=True)
                 created.append(topic)
     return created
+
+
+def delete_topics(bootstrap: str, topics: list[str]) -> None:
+    with _connect(bootstrap) as admin, suppress(UnknownTopicOrPartitionError):
+        admin.delete_topics(topics)
 
 
 def end_offsets(bootstrap: str, topics: Iterable[str]) -> dict[str, int]:

@@ -201,6 +201,21 @@ def test_kills_at_any_moment_while_events_arrive_lose_and_double_nothing(workpla
     assert place.cells(VIEW) == oracle.revenue_per_minute(seen.values())
 
 
+@pytest.mark.soak  # tests/pure/test_backlog.py has every decision of it
+def test_batches_that_take_too_long_become_smaller(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    sent = place.produce(12_000, IN_TIME)
+    driver = place.start("--views", VIEW, "--max-batch", "4000", fault=f"before_write.{view_query(VIEW)}:1:slow")
+    wait_for(lambda: place.messages_read(view_query(VIEW)) >= len(messages_of(sent, "orders")), 300, "all messages were read")
+    place.stop()
+    read: Counter[int] = Counter()
+    for own in batches_of(place, VIEW):
+        read[own.batch] += own.until_offset - own.from_offset
+    assert read[0] == read[1] == read[2] == 4_000 and read[3] == 2_000, "the third was planned before the second was done"
+    assert f"{view_query(VIEW)} starts again: its batches read at most 2,000 messages" in driver.log.read_text()
+    assert place.cells(VIEW) == truth(VIEW, sent)
+
+
 @pytest.mark.soak  # half a minute for each leader
 def test_leaders_that_are_killed_lose_no_acknowledged_message(workplace: Callable[..., Workplace]) -> None:
     """Three brokers, each message on all, acknowledged by two: the leader of a partition dies five times while events arrive."""
@@ -216,7 +231,7 @@ def test_leaders_that_are_killed_lose_no_acknowledged_message(workplace: Callabl
             sent += producing.result()
         stack.start_kafka(place.home)
     until = len(messages_of(sent, "orders"))
-    wait_for(lambda: messages_read(place) >= until, 240, f"{until} messages were read")
+    wait_for(lambda: place.messages_read(ARCHIVE_QUERY) >= until, 240, f"{until} messages were read")
     place.stop()
     place.stream_once()
     assert until > 5 * 600 and place.raw("orders") == archive_of(sent, "orders"), "every acknowledged message, once"
@@ -231,11 +246,6 @@ def leader_of(place: Workplace, topic: str) -> int:
     led = record.brokers[number - 1].identity
     assert led
     return led.pid
-
-
-def messages_read(place: Workplace) -> int:
-    beat = place.control.heartbeat()
-    return sum(beat.queries[ARCHIVE_QUERY].until.values()) if beat and ARCHIVE_QUERY in beat.queries else 0
 
 
 def newest_batch(place: Workplace) -> int:

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import oracle
@@ -16,7 +15,6 @@ from spark_jobs.stream_job import TABLE_TRIGGER_SECONDS
 from weir.generator import Shares
 from weir.layout import table_query, view_query
 from weir.produce import Event
-from weir.records import Control
 from weir.serving import answer_query
 
 pytestmark = pytest.mark.timeout(1_800)
@@ -96,20 +94,14 @@ def test_a_change_that_is_committed_late_is_missed_by_no_batch(workplace: Callab
     known = customers_of(sent)
     sent = place.send([change(own, datetime(2026, 3, 1, 0, 0, 1, tzinfo=UTC), "new") for own in known])
     driver = place.start("--views", VIEW, fault=f"announced.{table_query('customers')}:1:slow")
-    wait_for(partial(has_read, place, sent), 120, "the first orders are counted")
+    first = len(messages_of(sent, "orders"))
+    wait_for(lambda: place.messages_read(view_query(VIEW)) >= first, 120, "the first orders are counted")
     sent = place.send([change(own, datetime(2026, 3, 1, 0, 0, 2, tzinfo=UTC), "loyal") for own in known])
     time.sleep(TABLE_TRIGGER_SECONDS + KNOWN_AFTER_SECONDS + 1)
     sent += place.produce(200, Shares(), seed=2)
-    wait_for(partial(has_read, place, sent), 120, "the other orders are counted")
+    wait_for(lambda: place.messages_read(view_query(VIEW)) >= len(messages_of(sent, "orders")), 120, "the other orders are counted")
     place.stop()
     assert f"{view_query(VIEW)} starts again: a table's change was committed later" in driver.log.read_text()
     (proved,) = [view for view in place.nightly().views if view.view == VIEW]
     assert proved.unexplained == 0 and proved.decision == "PASS", proved
     assert of_day(place.cells(VIEW)) == of_day(truth(sent))
-
-
-def has_read(place: Workplace, sent: list[Sent]) -> bool:
-    beat = Control(place.home.lake.control("shop")).heartbeat()
-    if beat is None or not (pulse := beat.queries.get(view_query(VIEW))):
-        return False
-    return sum(pulse.until.values()) >= len(messages_of(sent, "orders"))

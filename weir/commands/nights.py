@@ -156,6 +156,12 @@ def drill(
     events: Annotated[int, typer.Option(help="how many", min=2_000)] = 20_000,
     seed: Annotated[int, typer.Option(help="the same seed injects the same faults")] = 1,
     workers: Workers = 0,
+    connected: Annotated[
+        bool,
+        typer.Option(
+            "--connected", help="on the brokers, the Spark master and the lake that WEIR_KAFKA, WEIR_SPARK_MASTER, WEIR_LAKE name"
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send a day with a known number of every fault, kill, lose and tamper, and show whether the night names and repairs each."""
@@ -168,7 +174,7 @@ def drill(
             told = f"{time.monotonic() - began:4.0f} s  {what}"
             spinner.update(told) if err.is_terminal else err.print(told, markup=False, soft_wrap=True)
 
-        home, drilled = run_drill(events, seed, workers, say)
+        home, drilled = run_drill(events, seed, workers, connected, say)
     if as_json:
         faults = {own.fault: {"injected": own.injected, "named": own.named, "repaired": own.repaired} for own in drilled.faults}
         told = {"passed": drilled.passed, "events": drilled.events, "day": drilled.day, "seconds": drilled.seconds, "faults": faults}
