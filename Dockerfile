@@ -11,10 +11,13 @@ ENV PATH=/opt/venv/bin:$PATH \
     WEIR_JARS=/opt/jars
 
 FROM base AS packages
-COPY requirements.lock docker/image.lock /tmp/
+COPY requirements.lock docker/image.lock pyproject.toml /tmp/
+# The lock has the developers' tools in it, too: a tenth of the image, and nothing here needs them.
 RUN python -m venv /opt/venv \
     && pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes -r /tmp/image.lock \
-    && uv pip install --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes -r /tmp/requirements.lock
+    && uv pip install --no-cache --compile-bytecode --python /opt/venv/bin/python --require-hashes -r /tmp/requirements.lock \
+    && uv pip uninstall --python /opt/venv/bin/python \
+       $(python -c "import tomllib; print(*tomllib.load(open('/tmp/pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'])")
 
 # A stage of its own: a change of dags, plugins, jobs or declarations does not fetch the jars again.
 FROM packages AS jars

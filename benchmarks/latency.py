@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--rate", type=int, default=5_000, help="events a second")
     parser.add_argument("--warm-up", type=int, default=50, help="seconds that do not count")
-    parser.add_argument("--seconds", type=int, default=30, help="seconds that count")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds that count")
     parser.add_argument("--parts", default=",".join((*ALERT_PARTS, *CELL_PARTS)), help="only these")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--kafka", help=argparse.SUPPRESS)

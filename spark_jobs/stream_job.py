@@ -47,7 +47,7 @@ ARCHIVE_TRIGGER_SECONDS = 10
 TABLE_TRIGGER_SECONDS = 5
 MAX_BATCH_MESSAGES = 200_000
 """A batch is bounded however large the backlog: this many fit into a driver of 2 GB with room to spare. Where they take too long, fewer."""
-COMPACT_EVERY_BATCHES = 40
+COMPACT_EVERY_BATCHES = 100
 STOP_SECONDS = 60
 HUNG_SECONDS = 300
 """Copying progress and starting queries take seconds, on a crowded machine a minute; what takes longer will not end."""
