@@ -218,6 +218,25 @@ def test_batches_that_take_too_long_become_smaller(workplace: Callable[..., Work
     assert place.cells(VIEW) == truth(VIEW, sent)
 
 
+@pytest.mark.soak
+def test_partitions_that_are_added_meanwhile_are_read_from_their_start(workplace: Callable[..., Workplace]) -> None:
+    place = workplace("orders")
+    sent = place.produce(1_500, IN_TIME)
+    place.start("--trigger-seconds", "0.5")
+    wait_for(lambda: place.messages_read(view_query(VIEW)) >= len(messages_of(sent, "orders")), 240, "the first orders were read")
+    with KafkaAdminClient(bootstrap_servers=stack.bootstrap(place.home)) as admin:
+        admin.create_partitions({"shop.orders": 4})
+    sent += place.produce(1_500, IN_TIME, seed=2)
+    for query in (ARCHIVE_QUERY, view_query(VIEW)):
+        wait_for(lambda query=query: place.messages_read(query) >= len(messages_of(sent, "orders")), 240, f"{query} has read the others")
+    place.stop()
+    assert place.raw("orders") == archive_of(sent, "orders")
+    assert {partition for partition, *_ in place.raw("orders")} == {0, 1, 2, 3}
+    report = place.nightly()
+    assert not any(line.wrong for line in report.ledger) and not any(view.unexplained for view in report.views)
+    assert place.cells(VIEW) == truth(VIEW, sent)
+
+
 @pytest.mark.soak  # half a minute for each leader
 def test_leaders_that_are_killed_lose_no_acknowledged_message(workplace: Callable[..., Workplace]) -> None:
     """Three brokers, each message on all, acknowledged by two: the leader of a partition dies five times while events arrive."""
