@@ -30,7 +30,8 @@ TABLE_DEFAULTS = {
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    return DeltaTable.isDeltaTable(spark, path)
+    """Looked up anew: `DeltaTable.isDeltaTable` goes on saying no where another process has made the table since it was first asked."""
+    return last_version(spark, path) >= 0
 
 
 def read(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

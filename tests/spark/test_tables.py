@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import tables
@@ -30,6 +31,15 @@ def test_a_version_is_appended_once_and_another_checkpoint_is_not_skipped(spark:
         assert len(content(spark, path)) == rows
     told = [json.loads(entry["userMetadata"]) for entry in DeltaTable(path).history()]
     assert [entry["batch"] for entry in told] == [0, 1, 0]  # the skipped ones left no commit
+
+
+def test_a_table_that_another_process_makes_is_there_from_then_on(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    (tmp_path / "t" / "_delta_log").mkdir(parents=True)  # as it is while the first commit is made
+    assert not tables.exists(spark, path)
+    write_deltalake(path, pa.table({"cell": ["a"]}))
+    assert tables.exists(spark, path)
+    assert not tables.exists(spark, str(tmp_path / "elsewhere"))
 
 
 def test_a_replaced_day_leaves_the_others_alone(spark: SparkSession, tmp_path: Path) -> None:
