@@ -96,25 +96,12 @@ def run_part(home: Home, kafka: str, room: Path, executors: int, options: argpar
     with (settings / "spark-defaults.conf").open("a") as f:
         f.write(f"\nspark.cores.max {executors}\nspark.executor.cores 1\n")
     folder = room / f"run-{executors}"
-    command = [sys.executable, __file__, "--part", "run", "--kafka", kafka, "--folder", str(folder), "--events", str(options.events)]
-    batches, _ = run_apart(command, room, environment | {"SPARK_CONF_DIR": str(settings)})
+    batches, _ = run_apart(folder, kafka, options.events, environment | {"SPARK_CONF_DIR": str(settings)})
     return {size: cost_until(batches, size) for size in sizes}
 
 
 def drain(kafka: str, room: Path, options: argparse.Namespace) -> dict[str, float]:
-    command = [
-        sys.executable,
-        __file__,
-        "--part",
-        "run",
-        "--kafka",
-        kafka,
-        "--folder",
-        str(room / "drain"),
-        "--events",
-        str(options.events),
-    ]
-    batches, memory = run_apart(command, room, {"WEIR_DRIVER_MEMORY": "2g"})
+    batches, memory = run_apart(room / "drain", kafka, options.events, {"WEIR_DRIVER_MEMORY": "2g"})
     half = len(memory) // 2
     first, last = cost_until(batches, 2_000_000), cost_until(batches, options.events)
     return {
@@ -126,16 +113,18 @@ def drain(kafka: str, room: Path, options: argparse.Namespace) -> dict[str, floa
     }
 
 
-def run_apart(command: list[str], room: Path, environment: dict[str, str]) -> tuple[list[tuple[int, float]], list[float]]:
+def run_apart(folder: Path, kafka: str, events: int, environment: dict[str, str]) -> tuple[list[tuple[int, float]], list[float]]:
     """The batches of a driver in a process of its own, and its memory every half second."""
+    command = [sys.executable, __file__, "--part", "run", "--kafka", kafka, "--folder", str(folder), "--events", str(events)]
     memory: list[float] = []
-    with (room / "log").open("w") as log:
+    log_file = folder.with_suffix(".log")
+    with log_file.open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | environment)
         while process.poll() is None:
             memory.append(resident_mb(process.pid))
             time.sleep(0.5)
     if process.returncode:
-        raise SystemExit(f"the driver failed:\n{(room / 'log').read_text()[-3_000:]}")
+        raise SystemExit(f"the driver failed:\n{log_file.read_text()[-3_000:]}")
     assert process.stdout
     return json.loads(process.stdout.read().splitlines()[-1]), memory
 

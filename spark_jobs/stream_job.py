@@ -51,8 +51,8 @@ COMPACT_EVERY_BATCHES = 100
 STOP_SECONDS = 60
 HUNG_SECONDS = 300
 """Copying progress and starting queries take seconds, on a crowded machine a minute; what takes longer will not end."""
-HARMLESS = (Unseen.__name__, Resized.__name__)
-"""What a query dies of on purpose, to start again at once."""
+UNSEEN, RESIZED = (f"{own.__module__}.{own.__name__}" for own in (Unseen, Resized))
+"""What a query dies of on purpose, to start again at once; by its full name, which no column has: an error also shows the query's plan."""
 CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
 MAX_DISTURBANCES = 3
 """A frozen driver that wakes can plan one batch per query before it sees that its lease is gone. More often is no accident."""
@@ -463,7 +463,7 @@ class Driver:
             if error := query.exception():
                 if "LeaseLost" in str(error):
                     raise LeaseLost(one_line(error))
-                disturbs = not any(word in str(error) for word in HARMLESS)
+                disturbs = UNSEEN not in str(error) and RESIZED not in str(error)
                 if (reason := self._mend(name, str(error))) and self._disturbances + disturbs <= MAX_DISTURBANCES:
                     self._disturbances += disturbs
                     print(f"{name} starts again: {reason}", flush=True)
@@ -474,9 +474,9 @@ class Driver:
 
     def _mend(self, name: str, error: str) -> str | None:
         """Why the query can be started again at once, if it can."""
-        if Unseen.__name__ in error:
+        if UNSEEN in error:
             return "a table's change was committed later than it counts, and its batch may have missed it"
-        if Resized.__name__ in error:
+        if RESIZED in error:
             return f"its batches read at most {self._limit(name):,} messages from now on, by the time that the last ones took"
         if PYTHON_TOO_SLOW in error:
             return "Spark waits ten seconds for a Python worker, which this machine did not start in that time"

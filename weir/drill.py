@@ -129,9 +129,9 @@ class Drill:
             with suppress(JobFailed):
                 stop_stream(self.home, PIPELINE, "the drill ends")
             stop_cluster(self.home)
-            if self.connected:
+            if self.connected and self.kafka:
                 stack.delete_topics(self.kafka, list(self.topics))
-            else:
+            if not self.connected:
                 stack.stop_kafka(self.home)
         return Drilled(
             day=self.day,

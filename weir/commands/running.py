@@ -125,8 +125,8 @@ def _show_status(home: Home, as_json: bool) -> None:
     where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
     if kafka.running and kafka.brokers > 1:
         where = f"{kafka.alive} of {kafka.brokers} brokers at {stack.bootstrap(home)}"
-    word = "running" if kafka.healthy else "not whole" if kafka.alive < kafka.brokers and kafka.running else "not answering"
-    word = word if kafka.running else "stopped"
+    ill = "not whole" if kafka.alive < kafka.brokers else "not answering"
+    word = "stopped" if not kafka.running else "running" if kafka.healthy else ill
     rows = [("Kafka", f"{word} ({where})"), *_cluster_rows(cluster), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
     told = {name: f"{own.state}: {own.reason}" if own.reason else own.state for name, own in streams.items()}
     out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in told.items())]))
