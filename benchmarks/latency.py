@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from weir import stack  # noqa: E402
+from weir.jars import fetch_jars  # noqa: E402
 from weir.layout import Home, alerts_topic  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.pipeline import Pipeline  # noqa: E402
@@ -67,7 +68,7 @@ def compare(options: argparse.Namespace) -> None:
     say: Callable[[str], None] = (lambda _: None) if options.json else (lambda text: print(text, file=sys.stderr, flush=True))
     found: dict[str, list[list[float]]] = {part: [] for part in (*ALERT_PARTS, *CELL_PARTS)}
     try:
-        stack.fetch_jars()
+        fetch_jars()
         stack.start_kafka(home)
         for number in range(options.rounds):
             for part in options.parts.split(",") if number % 2 == 0 else reversed(options.parts.split(",")):

@@ -32,13 +32,13 @@ from spark_jobs.nightly_job import prove_day  # noqa: E402
 from spark_jobs.session import build_session  # noqa: E402
 from spark_jobs.tables import append_cells, replace_day, with_day  # noqa: E402
 from spark_jobs.transform import accepted_rows, compute_view  # noqa: E402
+from weir.jars import fetch_jars  # noqa: E402
 from weir.layout import ARCHIVE_QUERY, Lake, archive_fingerprint, view_query  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.pipeline import Pipeline  # noqa: E402
 from weir.records import DayVerdict, Settlement  # noqa: E402
 from weir.serving import ServedView  # noqa: E402
 from weir.settling import settle  # noqa: E402
-from weir.stack import fetch_jars  # noqa: E402
 
 DAY, VIEW, BATCHES = date(2026, 3, 1), "revenue_per_minute", 50
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)

@@ -38,10 +38,10 @@ from spark_jobs.refine_job import merge_days  # noqa: E402
 from spark_jobs.session import build_session  # noqa: E402
 from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows  # noqa: E402
 from weir.expectations import Expectation  # noqa: E402
+from weir.jars import fetch_jars  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.pipeline import Pipeline, Stream  # noqa: E402
 from weir.records import DayQuality, ExpectationResult, RefineCursor, Sample  # noqa: E402
-from weir.stack import fetch_jars  # noqa: E402
 
 RULES: list[dict[str, Any]] = [
     {"expect_column_values_to_not_be_null": {"column": "order_id"}},

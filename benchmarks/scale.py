@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from weir import spark_cluster, stack  # noqa: E402
+from weir.jars import fetch_jars  # noqa: E402
 from weir.layout import Home  # noqa: E402
 
 SIZES = (1_000_000, 2_000_000, 4_000_000)
@@ -52,7 +53,7 @@ def compare(options: argparse.Namespace) -> None:
     sizes = [size for size in SIZES if size <= options.events]
     costs: dict[int, dict[int, float]] = {}
     try:
-        stack.fetch_jars()
+        fetch_jars()
         stack.start_kafka(home)
         kafka = stack.bootstrap(home)
         stack.create_topics(kafka, {TOPIC: 2})

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 import psutil  # noqa: E402
 
 from weir import stack  # noqa: E402
+from weir.jars import fetch_jars  # noqa: E402
 from weir.layout import Home  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 
@@ -57,7 +58,7 @@ def compare(options: argparse.Namespace) -> None:
     home = Home(room / "home")
     say = (lambda _: None) if options.json else (lambda text: print(text, file=sys.stderr, flush=True))
     try:
-        stack.fetch_jars()
+        fetch_jars()
         stack.start_kafka(home)
         kafka = stack.bootstrap(home)
         stack.create_topics(kafka, {TOPIC: 2})

@@ -28,6 +28,7 @@ import psutil  # noqa: E402
 
 from weir import stack  # noqa: E402
 from weir.generator import load_produce  # noqa: E402
+from weir.jars import fetch_jars  # noqa: E402
 from weir.jobs import start_stream, stop_stream, wait_until_running  # noqa: E402
 from weir.layout import ARCHIVE_QUERY, Home, table_query, view_query  # noqa: E402
 from weir.loader import load_named  # noqa: E402
@@ -78,7 +79,7 @@ def climb(options: argparse.Namespace) -> None:
     say = (lambda _: None) if options.json else (lambda text: print(text, file=sys.stderr, flush=True))
     shop, steps = load_named(home.pipelines, "shop"), []
     try:
-        stack.fetch_jars()
+        fetch_jars()
         stack.start_kafka(home)
         kafka = stack.bootstrap(home)
         stack.create_topics(kafka, shop.partitions)

@@ -5,8 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from weir.lake_files import write_whole
 from weir.layout import SPARK_CONNECTION
-from weir.records import write_whole
 
 
 def main() -> None:

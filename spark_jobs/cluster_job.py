@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.session import build_session, chosen_master
+from weir.lake_files import lake_path, write_whole
 from weir.pipeline import Pipeline
 from weir.records import Outcome
 from weir.refusal import Refusal
@@ -40,8 +41,9 @@ def look(lake: str, mark: str, kafka: str) -> Probe:
 
     found: Probe = {"host": socket.gethostname(), "clock": time.time(), "wrong": []}
     found["wrong"] += [f"the package {name} is not there" for name in PACKAGES if importlib.util.find_spec(name) is None]
-    seen = Path(lake, mark)
-    if not seen.is_file():
+    if "://" in lake:
+        found["wrong"] += _wrong_with_store(lake, mark)
+    elif not (seen := Path(lake, mark)).is_file():
         found["wrong"].append(f"the lake {lake} is not the driver's: share one folder, or use an object store")
     elif not os.access(seen.parent, os.W_OK):
         found["wrong"].append(f"may not write to the lake {lake} (user {os.getuid()})")
@@ -52,6 +54,20 @@ def look(lake: str, mark: str, kafka: str) -> Probe:
         except (OSError, ValueError) as error:
             found["wrong"].append(f"cannot reach the broker {broker} ({error})")
     return found
+
+
+def _wrong_with_store(lake: str, mark: str) -> Iterator[str]:
+    try:
+        from weir.lake_files import lake_path
+
+        if not lake_path(f"{lake}/{mark}").is_file():
+            yield f"the lake {lake} is not the driver's: name the same store (AWS_ENDPOINT_URL)"
+            return
+        own = lake_path(f"{lake}/{mark}-{secrets.token_hex(4)}")
+        own.write_bytes(b"")
+        own.unlink()
+    except Exception as error:  # whatever it is: a name that is not known, a key that is missing or may not
+        yield f"cannot use the lake {lake} ({error}): give it the driver's AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
 
 
 def unreachable(master: str) -> str | None:
@@ -102,8 +118,8 @@ def check_cluster(call: Call) -> Outcome:
     lake, mark = call.lake.root, f".weir-{secrets.token_hex(4)}"
     spark = build_session(f"weir {call.pipeline.name} check", occupied=call.pipeline.watched_partitions)
     context, kafka = spark.sparkContext, call.kafka
-    Path(lake).mkdir(parents=True, exist_ok=True)
-    (Path(lake) / mark).touch()
+    marked = lake_path(f"{lake}/{mark}")
+    write_whole(marked, "")
     began = time.time()
     try:
         tasks = 4 * (call.pipeline.watched_partitions + OTHER_SLOTS)
@@ -111,7 +127,7 @@ def check_cluster(call: Call) -> Outcome:
     except Exception as error:
         raise Refusal(f"executors of {master} cannot run Python: {one_line(error)}") from None
     finally:
-        (Path(lake) / mark).unlink()
+        marked.unlink()
     if probes is None:
         raise Refusal(f"{master} gave no executor within {EXECUTOR_SECONDS} s: are slots and memory of its workers free?")
     slots = context.defaultParallelism

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from weir.lake_files import lake_path
 from weir.layout import Lake
 from weir.loader import load_named
 from weir.pipeline import Pipeline
@@ -32,7 +33,7 @@ def run_job(act: Callable[[Call], Outcome], add_options: Callable[[argparse.Argu
     parser.add_argument("--pipelines", required=True, type=Path)
     parser.add_argument("--lake", required=True)
     parser.add_argument("--kafka", default="")
-    parser.add_argument("--outcome", type=Path)
+    parser.add_argument("--outcome", type=lake_path)
     add_options(parser)
     options = parser.parse_args()
     try:

@@ -11,7 +11,6 @@ quality pages and the job logs, which whoever writes them keeps bounded; and eve
 """
 
 import argparse
-import shutil
 import time
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
@@ -36,6 +35,7 @@ from weir.housekeeping import (
     raw_cutoff,
     retire_raw,
 )
+from weir.lake_files import lake_path, remove_folder, written_at
 from weir.layout import REFINE
 from weir.records import Control, DirtyDay, ExpiredRows, HousekeepingReport, Losses, Outcome, PublishPlan, RawKept, RefineCursor, TableFiles
 from weir.refusal import Refusal
@@ -52,7 +52,6 @@ class Housekeeping:
     def __init__(self, spark: SparkSession, call: Call, now: datetime) -> None:
         self.spark, self.call, self.now = spark, call, now
         self.pipeline, self.lake, self.name = call.pipeline, call.lake, call.pipeline.name
-        self.root = Path(call.lake.root)
 
     # Step 1
 
@@ -144,7 +143,7 @@ class Housekeeping:
             partitions, before = compacted.get(path, (0, files))
             found.append(
                 TableFiles(
-                    table=Path(path).relative_to(self.root / self.name).as_posix(),
+                    table=path.removeprefix(f"{self.lake.root}/{self.name}/"),
                     files_before=before,
                     files_after=files,
                     compacted=partitions,
@@ -184,7 +183,7 @@ class Housekeeping:
         removed = outdated(_written_at(self._records()), self.now, REPORTS_KEPT)
         for file in removed:
             file.unlink(missing_ok=True)
-        return [path.relative_to(self.root).as_posix() for path in [*removed, *self._remove_stages()]]
+        return [str(path).removeprefix(f"{self.lake.root}/") for path in [*removed, *self._remove_stages()]]
 
     def _records(self) -> list[Path]:
         every = (self.lake.nightly_report(self.name, "*"), self.lake.outcome(self.name, "*"))
@@ -198,7 +197,7 @@ class Housekeeping:
             with hold_lease(Control(self.lake.refine_control(self.name)), f"{self.name} is being refined"):
                 left = self._left_stages()
                 for folder in left:
-                    shutil.rmtree(folder)
+                    remove_folder(folder)
                 return left
         except Refusal as refusal:
             print(f"old stages stay for now: {refusal}", flush=True)
@@ -207,7 +206,7 @@ class Housekeeping:
     def _left_stages(self) -> list[Path]:
         every_plan = self.lake.refine_record(self.name, "*", "plan")
         plans = [plan for file in every_plan.parent.glob(every_plan.name) if (plan := PublishPlan.read(file))]
-        return outdated(_written_at(self.lake.stages(self.name).glob("*/*")), self.now, STAGES_KEPT, [Path(p.stage) for p in plans])
+        return outdated(_written_at(self.lake.stages(self.name).glob("*/*")), self.now, STAGES_KEPT, [lake_path(p.stage) for p in plans])
 
 
 def _is_refined_of(stream: str, days: list[date], refined: dict[str, int]) -> Column:
@@ -218,7 +217,7 @@ def _is_refined_of(stream: str, days: list[date], refined: dict[str, int]) -> Co
 
 
 def _written_at(paths: Iterable[Path]) -> dict[Path, datetime]:
-    return {path: datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in paths}
+    return {path: datetime.fromtimestamp(written_at(path), UTC) for path in paths}
 
 
 def housekeep(call: Call) -> Outcome:

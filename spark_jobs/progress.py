@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from spark_jobs.tables import append_once, exists, read
+from weir.lake_files import lake_path
 from weir.layout import app_id
 
 SCHEMA = StructType(
@@ -61,24 +62,24 @@ def read_until(batches: Iterable[BatchRange]) -> dict[str, int]:
 
 def checkpoint_id(checkpoint: str) -> str:
     """The id that Spark gave the checkpoint when it was new: another one after a reset."""
-    return str(json.loads((Path(checkpoint) / "metadata").read_text())["id"])
+    return str(json.loads((lake_path(checkpoint) / "metadata").read_text())["id"])
 
 
 def committed_batch(checkpoint: str) -> int:
     """The last batch whose cells are told for sure, or -1."""
-    return max((int(file.name) for file in (Path(checkpoint) / "commits").glob("*") if file.name.isdigit()), default=-1)
+    return max((int(file.name) for file in (lake_path(checkpoint) / "commits").glob("*") if file.name.isdigit()), default=-1)
 
 
 def next_offsets(checkpoint: str) -> dict[tuple[str, int], int]:
     """Where the query goes on: behind its last committed batch, or where it began. A batch that was only planned runs again."""
     if (last := committed_batch(checkpoint)) >= 0:
-        return _offsets(Path(checkpoint) / "offsets" / str(last))
+        return _offsets(lake_path(checkpoint) / "offsets" / str(last))
     return _initial_offsets(checkpoint)
 
 
 def read_log(query: str, checkpoint: str, after_batch: int = -1) -> list[BatchRange]:
     """The ranges of all batches after the given one that the checkpoint still knows."""
-    offsets = Path(checkpoint) / "offsets"
+    offsets = lake_path(checkpoint) / "offsets"
     numbers = sorted(int(file.name) for file in offsets.glob("*") if file.name.isdigit())
     wanted = [number for number in numbers if number > after_batch]
     if not wanted:
@@ -113,7 +114,7 @@ def _offsets(file: Path) -> dict[tuple[str, int], int]:
 
 
 def _initial_offsets(checkpoint: str) -> dict[tuple[str, int], int]:
-    files = sorted((Path(checkpoint) / "sources").glob("*/0"))
+    files = sorted((lake_path(checkpoint) / "sources").glob("*/0"))
     return _by_partition([file.read_text().splitlines()[-1] for file in files])
 
 
@@ -131,7 +132,7 @@ class ProgressCopy:
 
     def copy(self) -> None:
         """Append what the checkpoint has planned since the last call."""
-        if not (Path(self._checkpoint) / "metadata").exists():
+        if not (lake_path(self._checkpoint) / "metadata").exists():
             return
         if self._copied is None:
             self._copied = self._last_copied()
@@ -155,7 +156,7 @@ def read_progress(spark: SparkSession, table: str, query: str, checkpoint: str, 
 
     All batches that were planned since then, and the one before them.
     """
-    if not (Path(checkpoint) / "metadata").exists():
+    if not (lake_path(checkpoint) / "metadata").exists():
         return []
     copied: list[BatchRange] = []
     if exists(spark, table):

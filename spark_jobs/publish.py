@@ -10,7 +10,6 @@ Whoever starts next finishes a plan that is still there. A stage without a plan 
 """
 
 import secrets
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from spark_jobs.tables import append_once, exists, read
 from spark_jobs.transform import by_identity, judged_rows, mark_first
 from weir.event_time import utc_now
 from weir.faults import fault_point
+from weir.lake_files import remove_folder
 from weir.layout import REFINE, Lake, app_id
 from weir.pipeline import COORDINATES, Pipeline, Stream
 from weir.records import DirtyDay, PublishPlan, RefineCursor
@@ -122,7 +122,7 @@ class Shelf:
         return path
 
     def forget_stages(self) -> None:
-        shutil.rmtree(Path(self.lake.stage(self.pipeline.name, self.source, "x")).parent, ignore_errors=True)
+        remove_folder(self.lake.stages(self.pipeline.name) / self.source)
 
     # Steps 2 to 5
 

@@ -9,7 +9,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.tables import TABLE_DEFAULTS
-from weir.stack import spark_jars
+from weir.jars import spark_jars
+from weir.lake_files import endpoint
+from weir.layout import Home
 
 CLUSTER_CORES = 2
 """What a job takes of a standalone cluster that does not say it."""
@@ -88,6 +90,8 @@ def _settings(master: str) -> dict[str, str]:
         # Its pages have no login: only where somebody asks for them.
         "spark.ui.enabled": "true" if os.environ.get("WEIR_SPARK_UI") else "false",
     }
+    if Home.from_environment().lake.is_remote:
+        settings |= _object_store()
     if master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
@@ -96,4 +100,17 @@ def _settings(master: str) -> dict[str, str]:
             "spark.databricks.delta.snapshotPartitions": "2",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
         }
+    return settings
+
+
+def _object_store() -> dict[str, str]:
+    """For a lake that many processes write in an object store, which the environment describes in the words of AWS."""
+    settings = {
+        "spark.delta.logStore.s3a.impl": "weir.ConditionalLogStore",
+        "spark.hadoop.fs.s3a.endpoint.region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+        # Every refused commit would be told with a page of counters.
+        "spark.hadoop.fs.s3a.iostatistics.logging.level": "debug",
+    }
+    if where := endpoint():
+        settings |= {"spark.hadoop.fs.s3a.endpoint": where, "spark.hadoop.fs.s3a.path.style.access": "true"}
     return settings

@@ -10,14 +10,12 @@ import argparse
 import json
 import os
 import re
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +33,7 @@ from spark_jobs.watch import CHECKPOINT_SECONDS, usable, watched_rows
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.gauges import Readings
+from weir.lake_files import lake_path, remove_folder
 from weir.layout import ARCHIVE_QUERY, alerts_topic, app_id, archive_fingerprint, rejected_topic, table_query, view_query, watch_query
 from weir.records import Control, Heartbeat, Lease, Loss, Losses, Outcome, QueryPulse, Searches, State
 from weir.refusal import Refusal
@@ -185,7 +184,9 @@ class Driver:
         name, lake, topics = self.call.pipeline.name, self.call.lake, self.call.pipeline.topics
         table, checkpoint = lake.raw(name), lake.checkpoint(name, ARCHIVE_QUERY, archive_fingerprint(topics))
         forget_other_checkpoints(checkpoint)
-        resume = "earliest" if (Path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
+        resume = (
+            "earliest" if (lake_path(checkpoint) / "offsets").exists() else offsets_after(self.spark, table, self.call.kafka, list(topics))
+        )
         stream = F.create_map(*(F.lit(word) for pair in topics.items() for word in pair))[F.col("topic")]
         lost = self._book_losses(ARCHIVE_QUERY, checkpoint, list(topics))
         messages = self._messages(list(topics), self._limit(ARCHIVE_QUERY), not lost, resume, headers=True)
@@ -316,7 +317,7 @@ class Driver:
 
     def _book_losses(self, query: str, checkpoint: str, topics: list[str]) -> list[Loss]:
         """What the log has dropped before this query could read it; noted for the ledger, each once."""
-        if not (Path(checkpoint) / "metadata").exists():
+        if not (lake_path(checkpoint) / "metadata").exists():
             return []
         first, file = first_offsets(self.call.kafka, topics), self.call.lake.losses(self.call.pipeline.name)
         lost = [
@@ -493,9 +494,10 @@ class Driver:
 
 def forget_other_checkpoints(checkpoint: str) -> None:
     """Remove the archive's checkpoints of other sets of topics: raw knows how far it is, and an old one would repeat what came since."""
-    for sibling in Path(checkpoint).parent.glob("*"):
-        if sibling.name != Path(checkpoint).name:
-            shutil.rmtree(sibling)
+    own = lake_path(checkpoint)
+    for sibling in own.parent.glob("*"):
+        if sibling.name != own.name:
+            remove_folder(sibling)
 
 
 def offsets_after(spark: SparkSession, raw: str, kafka: str, topics: list[str]) -> str:

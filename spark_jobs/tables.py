@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,6 +13,7 @@ from pyspark.sql import functions as F
 
 from weir.event_time import utc_now
 from weir.housekeeping import SMALL_FILE_BYTES, PartitionFiles
+from weir.lake_files import files_below, lake_path
 
 COMPACT_FROM_FILES = 40
 """A day of a speed table with so many files is rewritten; readers open that many at most, and a rewrite is worth it."""
@@ -182,7 +182,7 @@ def vacuum(spark: SparkSession, path: str) -> tuple[int, int]:
         return 0, 0
     # Delta lists folders with so many tasks; its default of 10,000 took ten minutes on a table of eight files.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", spark.sparkContext.defaultParallelism)
-    found = [Path(row[0].removeprefix("file:")) for row in spark.sql(f"VACUUM delta.`{path}` DRY RUN").collect()]
+    found = [lake_path(row[0].removeprefix("file:")) for row in spark.sql(f"VACUUM delta.`{path}` DRY RUN").collect()]
     sizes = [file.stat().st_size for file in found if file.is_file()]
     if sizes:
         DeltaTable.forPath(spark, path).vacuum()
@@ -192,6 +192,6 @@ def vacuum(spark: SparkSession, path: str) -> tuple[int, int]:
 def _has_old_files(spark: SparkSession, path: str) -> bool:
     """Whether a file older than a week is not in the table's last version. Only such files can be more than Delta has to keep."""
     week_ago = (utc_now() - timedelta(hours=168)).timestamp()
-    files = (file for file in Path(path).rglob("*.parquet") if "_delta_log" not in file.parts)
-    old = {file.relative_to(path).as_posix() for file in files if file.stat().st_mtime < week_ago}
+    written = files_below(lake_path(path)).items()
+    old = {name for name, at in written if at < week_ago and name.endswith(".parquet") and not name.startswith("_delta_log/")}
     return bool(old) and bool(old - {unquote(row["path"]) for row in _live_files(spark, path).select("path").collect()})

@@ -30,7 +30,7 @@ def shop() -> Pipeline:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from spark_jobs.session import build_session
-    from weir.stack import fetch_jars
+    from weir.jars import fetch_jars
 
     fetch_jars()
     session = build_session("weir tests")

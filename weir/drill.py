@@ -30,7 +30,9 @@ from typing import Any
 from weir import settling, stack
 from weir.event_time import day_bounds, utc_now
 from weir.generator import Row, Shares, iso_millis, load_produce
+from weir.jars import fetch_jars
 from weir.jobs import Job, JobFailed, start_stream, stop_stream, wait_until_running
+from weir.lake_files import lake_path, remove_folder
 from weir.layout import Home, view_query
 from weir.loader import load_named
 from weir.pipeline import Pipeline
@@ -422,8 +424,8 @@ def own_settings(home: Home, pipelines: Path, connected: bool = False) -> Iterat
         stop_stream(home, PIPELINE, "a new drill begins")
     stop_cluster(home)
     stack.stop_kafka(home)
-    for part in (home.kafka, Path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent, home.root / "pipelines"):
-        shutil.rmtree(part, ignore_errors=True)
+    for part in (home.kafka, lake_path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent, home.root / "pipelines"):
+        remove_folder(part)
     shutil.copytree(pipelines / PIPELINE, home.root / "pipelines" / PIPELINE)
     if connected:
         declared = home.root / "pipelines" / PIPELINE / "pipeline.yaml"
@@ -442,6 +444,6 @@ def run_drill(events: int, seed: int, workers: int, connected: bool, say: Say) -
         raise Refusal("--connected is for brokers and a Spark master that are there already: leave out --workers")
     home = Home(Home.from_environment().root / "drill")
     pipelines = home.pipelines
-    stack.fetch_jars(say=say)
+    fetch_jars(say=say)
     with own_settings(home, pipelines, connected):
         return home, Drill(home, utc_now().date() - timedelta(days=2), events, seed, say, workers, connected).run()

@@ -22,9 +22,10 @@ import requests
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.event_time import utc_now
+from weir.lake_files import write_whole
 from weir.layout import PROJECT, SPARK_CONNECTION, Home
 from weir.processes import HOST, Say, choose_port, end_processes, lock_stack, open_log, say_nothing
-from weir.records import Identity, Record, write_whole
+from weir.records import Identity, Record
 from weir.refusal import Refusal
 from weir.spark_cluster import spark_environment
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from weir.lake_files import OBJECT_STORE, is_remote, lake_path
 from weir.refusal import Refusal
 
 PROJECT = Path(__file__).resolve().parent.parent
 IVY_FILE = PROJECT / "ivy.xml"
+LOG_STORE_SOURCE = PROJECT / "weir" / "java" / "ConditionalLogStore.java"
 
 
 @dataclass(frozen=True)
@@ -66,24 +68,33 @@ class Home:
 
 
 def jars_folder() -> Path:
-    """Where the jars of this ivy.xml are kept; another ivy.xml has another folder."""
+    """Where the jars of this ivy.xml, and what is compiled beside them, are kept; another one has another folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    version = hashlib.sha256(IVY_FILE.read_bytes()).hexdigest()[:12]
+    version = hashlib.sha256(IVY_FILE.read_bytes() + LOG_STORE_SOURCE.read_bytes()).hexdigest()[:12]
     return Path(os.environ.get("WEIR_JARS") or cache / "weir" / "jars" / version)
 
 
 @dataclass(frozen=True)
 class Lake:
-    """Names below the lake's root. The root is one spelling of one place: links, slashes and file:// are resolved."""
+    """Names below the lake's root: of tables as Spark spells them, of records as paths. The root is one spelling of one place."""
 
     root: str
 
     @staticmethod
     def at(root: str) -> "Lake":
-        root = root.removeprefix("file://")
-        if "://" in root:
-            raise Refusal(f"WEIR_LAKE={root}: only a local folder can be the lake so far")
-        return Lake(str(Path(root).resolve()))
+        scheme, _, path = root.rpartition("://")
+        if scheme in ("s3", "s3a") and path.strip("/"):
+            return Lake(OBJECT_STORE + path.strip("/"))
+        if scheme not in ("", "file"):
+            raise Refusal(f"WEIR_LAKE={root}: the lake is a folder, or s3://bucket/folder")
+        return Lake(str(Path(path).resolve()))
+
+    @property
+    def is_remote(self) -> bool:
+        return is_remote(self.root)
+
+    def _path(self, *parts: str) -> Path:
+        return lake_path("/".join((self.root, *parts)))
 
     def raw(self, pipeline: str) -> str:
         """One table for all streams, partitioned by stream and day of arrival: one commit for all that came in ten seconds."""
@@ -98,7 +109,7 @@ class Lake:
 
     def view_versions(self, pipeline: str, view: str) -> list[str]:
         """The fingerprints of which there are cells."""
-        folder = Path(self.root) / pipeline / "views" / view
+        folder = self._path(pipeline, "views", view)
         return sorted(child.name for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
 
     def history(self, pipeline: str, table: str, fingerprint: str) -> str:
@@ -117,14 +128,14 @@ class Lake:
         return f"{self.root}/{pipeline}/quarantine_acts"
 
     def stages(self, pipeline: str) -> Path:
-        return Path(self.root) / "_stage" / pipeline
+        return self._path("_stage", pipeline)
 
     def stage(self, pipeline: str, source: str, batch: str) -> str:
-        return str(self.stages(pipeline) / source / batch)
+        return f"{self.root}/_stage/{pipeline}/{source}/{batch}"
 
     def refine_control(self, pipeline: str) -> Path:
         """Cursors, plans and the lease of the micro-batches."""
-        return Path(self.root) / "_control" / pipeline / "refine"
+        return self._path("_control", pipeline, "refine")
 
     def refine_record(self, pipeline: str, source: str, what: str) -> Path:
         """One source's cursor (`refine`, `replay`), `plan`, or the report of its `blocked` gate."""
@@ -132,35 +143,35 @@ class Lake:
 
     def housekeeping_control(self, pipeline: str) -> Path:
         """The lease of the housekeeping."""
-        return Path(self.root) / "_control" / pipeline / "housekeeping"
+        return self._path("_control", pipeline, "housekeeping")
 
     def raw_kept(self, pipeline: str) -> Path:
         """Says since which day raw is whole, once days of it have been dropped."""
-        return Path(self.root) / "_control" / pipeline / "raw_kept.json"
+        return self._path("_control", pipeline, "raw_kept.json")
 
     def dirty_days(self, pipeline: str) -> Path:
         """A folder with one record per day that the nightly has to recompute."""
-        return Path(self.root) / "_control" / pipeline / "dirty"
+        return self._path("_control", pipeline, "dirty")
 
     def arrivals(self, pipeline: str) -> Path:
         """A folder with one record per day of arrival: which days its events belong to."""
-        return Path(self.root) / "_control" / pipeline / "arrivals"
+        return self._path("_control", pipeline, "arrivals")
 
     def settlement(self, pipeline: str, view: str, fingerprint: str) -> Path:
         """How far the view in this form is settled."""
-        return Path(self.root) / "_control" / pipeline / "settled" / f"{view}-{fingerprint}.json"
+        return self._path("_control", pipeline, "settled", f"{view}-{fingerprint}.json")
 
     def losses(self, pipeline: str) -> Path:
         """What the driver could not read because the log had dropped it."""
-        return Path(self.root) / "_control" / pipeline / "losses.json"
+        return self._path("_control", pipeline, "losses.json")
 
     def searches(self, pipeline: str) -> Path:
         """The conditions that people have saved, to be told of."""
-        return Path(self.root) / "_control" / pipeline / "searches.json"
+        return self._path("_control", pipeline, "searches.json")
 
     def night_control(self, pipeline: str) -> Path:
         """The lease of the nights."""
-        return Path(self.root) / "_control" / pipeline / "nightly"
+        return self._path("_control", pipeline, "nightly")
 
     def ledger(self, pipeline: str) -> str:
         return f"{self.root}/{pipeline}/ledger"
@@ -170,26 +181,26 @@ class Lake:
 
     def readings(self, pipeline: str) -> Path:
         """What the driver has measured of itself in the last hours."""
-        return Path(self.root) / "_control" / pipeline / "readings.json"
+        return self._path("_control", pipeline, "readings.json")
 
     def breaches(self, pipeline: str) -> Path:
         """Which service levels are not met, and since when."""
-        return Path(self.root) / "_control" / pipeline / "breaches.json"
+        return self._path("_control", pipeline, "breaches.json")
 
     def quality_summary(self, pipeline: str) -> Path:
-        return Path(self.root) / pipeline / "reports" / "quality.json"
+        return self._path(pipeline, "reports", "quality.json")
 
     def quarantine_summary(self, pipeline: str) -> Path:
-        return Path(self.root) / pipeline / "reports" / "quarantine.json"
+        return self._path(pipeline, "reports", "quarantine.json")
 
     def nights_summary(self, pipeline: str) -> Path:
-        return Path(self.root) / pipeline / "reports" / "nights.json"
+        return self._path(pipeline, "reports", "nights.json")
 
     def quality_site(self, pipeline: str) -> Path:
-        return Path(self.root) / pipeline / "reports" / "quality"
+        return self._path(pipeline, "reports", "quality")
 
     def nights_site(self, pipeline: str) -> Path:
-        return Path(self.root) / pipeline / "reports" / "nights"
+        return self._path(pipeline, "reports", "nights")
 
     def progress(self, pipeline: str) -> str:
         return f"{self.root}/{pipeline}/progress"
@@ -198,14 +209,14 @@ class Lake:
         return f"{self.root}/_checkpoints/{pipeline}/{query}/{fingerprint}"
 
     def nightly_report(self, pipeline: str, day: str) -> Path:
-        return Path(self.root) / pipeline / "reports" / f"nightly-{day}.json"
+        return self._path(pipeline, "reports", f"nightly-{day}.json")
 
     def outcome(self, pipeline: str, name: str) -> Path:
         """How a job that was started by Airflow ended. In the lake, because the job may run on another machine than its starter."""
-        return Path(self.root) / "_control" / pipeline / "outcomes" / f"{name}.json"
+        return self._path("_control", pipeline, "outcomes", f"{name}.json")
 
     def control(self, pipeline: str) -> Path:
-        return Path(self.root) / "_control" / pipeline
+        return self._path("_control", pipeline)
 
 
 STREAM, MICROBATCH, NIGHTLY = "stream", "microbatch", "nightly"

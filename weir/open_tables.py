@@ -9,7 +9,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from weir.event_time import day_bounds
+from weir.lake_files import arrow_file, delta_options, is_remote, lake_path
 
 DAY = "_day"
 MOST_TABLES = 64
@@ -78,7 +78,7 @@ class OpenTable:
         self._path, self._time = path, time_column
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[Any, ...] | None = None
         self._fragments: dict[str, Any] = {}
         self._snapshot: Snapshot | None = None
 
@@ -90,23 +90,33 @@ class OpenTable:
 
     def _look(self) -> Snapshot | None:
         try:
-            stat = Path(self._path, "_delta_log").stat()
+            identity = self._identify()
         except (FileNotFoundError, NotADirectoryError):
             self._table, self._fragments = None, {}
             return None
-        if self._table is not None and self._identity == (stat.st_dev, stat.st_ino):
+        if self._table is not None and self._identity == identity:
             self._table.update_incremental()
         else:  # not opened yet, or another table stands in its place
-            self._table, self._fragments, self._snapshot = DeltaTable(self._path), {}, None
-            self._identity = (stat.st_dev, stat.st_ino)
+            self._table, self._fragments, self._snapshot = DeltaTable(self._path, storage_options=delta_options(self._path)), {}, None
+            self._identity = identity
         if self._snapshot is not None and self._snapshot.version == self._table.version():
             return self._snapshot
         return self._read(self._table)
 
+    def _identify(self) -> tuple[Any, ...]:
+        """Of the table that is there. In an object store only whether there is one can be told: nobody replaces tables there."""
+        log = lake_path(f"{self._path}/_delta_log")
+        if is_remote(self._path):
+            if not log.is_dir():
+                raise FileNotFoundError(self._path)
+            return (self._path,)
+        stat = log.stat()
+        return stat.st_dev, stat.st_ino
+
     def _read(self, table: DeltaTable) -> Snapshot:
         by_day: dict[date | None, list[File]] = {}
         files = [
-            File(str(Path(self._path, unquote(own["path"]))), own.get(f"partition.{DAY}"), own["num_records"] or 0)
+            File(f"{self._path}/{unquote(own['path'])}", own.get(f"partition.{DAY}"), own["num_records"] or 0)
             for own in pa.table(table.get_add_actions(flatten=True)).to_pylist()
         ]
         for file in files:
@@ -145,20 +155,19 @@ class OpenTables:
 
 
 @cache
-def _formats() -> tuple[Any, Any, Any]:
+def _formats() -> tuple[Any, Any]:
     """Imported when a table is read: it takes pandas along, for which no other command has to wait."""
     from pyarrow.dataset import FileSystemDataset, ParquetFileFormat
-    from pyarrow.fs import LocalFileSystem
 
-    return FileSystemDataset, ParquetFileFormat(), LocalFileSystem()
+    return FileSystemDataset, ParquetFileFormat()
 
 
 def _dataset(fragments: list[Any], schema: Any) -> Any:
-    file_system_dataset, parquet, local = _formats()
-    return file_system_dataset(fragments, schema, parquet, local)
+    file_system_dataset, parquet = _formats()
+    return file_system_dataset(fragments, schema, parquet, fragments[0].filesystem if fragments else None)
 
 
 def _make_fragment(path: str, holds: Any) -> Any:
     """A file, and what is known to hold of all its rows."""
-    _, parquet, local = _formats()
-    return parquet.make_fragment(path, local, partition_expression=holds)
+    filesystem, name = arrow_file(path)
+    return _formats()[1].make_fragment(name, filesystem, partition_expression=holds)

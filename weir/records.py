@@ -3,7 +3,6 @@
 import os
 import secrets
 import socket
-import tempfile
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -12,6 +11,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from weir.event_time import Run, utc_now
+from weir.lake_files import sign, write_new, write_whole
 from weir.layout import watch_query
 
 Severity = Literal["critical", "warning", "info"]
@@ -23,19 +23,6 @@ Fate = Literal["counted", "late", "duplicate", "rejected", "undecodable", "lost"
 FATES: tuple[Fate, ...] = get_args(Fate)
 Cause = Literal["late", "duplicate", "quarantine", "table", "version", "cut", "lost", "pending", "unexplained"]
 """Why speed and batch say different things of a cell."""
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file that readers see whole or not at all, and only its owner sees."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 class Record(BaseModel):
@@ -57,7 +44,7 @@ class Record(BaseModel):
             raise ValueError(f"{file}: not a {cls.__name__} record ({error.error_count()} errors)") from None
 
 
-_READ: dict[Path, tuple[tuple[int, int, int], Record | None]] = {}
+_READ: dict[Path, tuple[tuple[Any, ...], Record | None]] = {}
 _MOST_READ = 512
 R = TypeVar("R", bound=Record)
 
@@ -65,15 +52,14 @@ R = TypeVar("R", bound=Record)
 def read_once(of: type[R], file: Path) -> R | None:
     """The record, parsed again only when its file is another one: records are replaced whole, and never changed."""
     try:
-        stat = file.stat()
+        signed = sign(file)
     except FileNotFoundError:
         return None
-    sign = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
     known = _READ.get(file)
-    if known is None or known[0] != sign or not isinstance(known[1], of):
+    if known is None or known[0] != signed or not isinstance(known[1], of):
         if len(_READ) >= _MOST_READ:
             _READ.clear()
-        known = _READ[file] = (sign, of.read(file))
+        known = _READ[file] = (signed, of.read(file))
     return known[1]  # type: ignore[return-value]
 
 
@@ -687,16 +673,8 @@ class Control:
     def take_lease(self, generation: int, holder: Identity) -> Lease | None:
         """Take this generation, or None when another took it first: creating its file is the one atomic step."""
         lease = Lease(generation=generation, holder=holder, taken_at=utc_now())
-        file = self.folder / "lease" / f"{generation:010d}.json"
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        written = self.folder / "lease" / f".{generation}.{holder.nonce}"
-        lease.write(written)
-        try:
-            os.link(written, file)
-        except FileExistsError:
+        if not write_new(self.folder / "lease" / f"{generation:010d}.json", lease.model_dump_json(indent=1)):
             return None
-        finally:
-            written.unlink()
         for number, older in self._leases():
             if number < generation - 10:
                 older.unlink(missing_ok=True)

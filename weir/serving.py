@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +14,7 @@ from deltalake import DeltaTable
 
 from weir.asking import COMMAND, PAGE, Limits, locked_database, names_asked, too_long_line
 from weir.event_time import Run, utc_now
+from weir.lake_files import delta_options, lake_path, object_store
 from weir.layout import Lake
 from weir.masking import masked_column, private_columns
 from weir.open_tables import DAY, MOST_TABLES, OpenTables, Snapshot
@@ -144,6 +144,8 @@ class ServedView:
         self._connection = duckdb.connect(config={"python_enable_replacements": False})
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.execute("SET parquet_metadata_cache = true")
+        if lake.is_remote:
+            self._connection.register_filesystem(object_store())
 
     def look_up(self, key: dict[str, Any]) -> dict[str, Any] | None:
         """The cell with exactly this grain value, with its status; None where there is none."""
@@ -296,6 +298,8 @@ def _open_rows(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter) -> Itera
     connection = duckdb.connect(config={"python_enable_replacements": False, "memory_limit": QUARANTINE_MEMORY, "temp_directory": ""})
     try:
         connection.execute("SET TimeZone = 'UTC'")
+        if lake.is_remote:
+            connection.register_filesystem(object_store())
         yield _OpenRows(connection, files)
     except duckdb.Error as error:  # a file that was compacted away meanwhile, more than the memory holds
         raise Refusal(f"the quarantine of {pipeline.name} cannot be read now: {str(error).splitlines()[0]}") from None
@@ -304,9 +308,9 @@ def _open_rows(lake: Lake, pipeline: Pipeline, asked: QuarantineFilter) -> Itera
 
 
 def _files(path: str, of: list[tuple[str, str, str]]) -> list[str]:
-    if not Path(path, "_delta_log").is_dir():
+    if not lake_path(f"{path}/_delta_log").is_dir():
         return []
-    return [unquote(file) for file in DeltaTable(path).file_uris(partition_filters=of or None)]
+    return [unquote(file) for file in DeltaTable(path, storage_options=delta_options(path)).file_uris(partition_filters=of or None)]
 
 
 def _names(view: str) -> list[tuple[str, str]]:
@@ -511,7 +515,7 @@ def tamper_with_cell(lake: Lake, pipeline: Pipeline, view: str, column: str) -> 
     connection = duckdb.connect()
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("speed", DeltaTable(path).to_pyarrow_dataset())
+        connection.register("speed", DeltaTable(path, storage_options=delta_options(path)).to_pyarrow_dataset())
         names = ", ".join(f'CAST("{name}" AS VARCHAR)' for name in grain)
         row = connection.execute(f"SELECT {names} FROM speed ORDER BY hash({names}) LIMIT 1").fetchone()
     finally:
@@ -520,7 +524,7 @@ def tamper_with_cell(lake: Lake, pipeline: Pipeline, view: str, column: str) -> 
         raise Refusal(f"view '{view}' has no speed cells yet")
     cell = dict(zip(grain, (str(value).removesuffix("+00") for value in row), strict=True))
     quoted = " AND ".join(f"CAST({name} AS VARCHAR) LIKE '{_like(value)}%'" for name, value in cell.items())
-    DeltaTable(path).update(updates={column: f"{column} + 1"}, predicate=quoted)
+    DeltaTable(path, storage_options=delta_options(path)).update(updates={column: f"{column} + 1"}, predicate=quoted)
     return cell
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from weir.event_time import utc_now
+from weir.lake_files import write_whole
 from weir.layout import Home
 from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, pyspark_folder, say_nothing
-from weir.records import Identity, Record, write_whole
+from weir.records import Identity, Record
 from weir.refusal import Refusal
 
 START_SECONDS = 60

@@ -1,5 +1,4 @@
-"""The embedded stack: the jars of ivy.xml, fetched once, and real Kafka brokers that they run, one or three, per home and on
-this machine only."""
+"""The embedded stack: real Kafka brokers, one or three, per home and on this machine only."""
 
 import os
 import re
@@ -7,8 +6,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -21,8 +18,9 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPart
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.event_time import utc_now
-from weir.layout import IVY_FILE, Home, jars_folder
-from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, pyspark_folder, say_nothing
+from weir.jars import kafka_jars, pyspark_jars
+from weir.layout import Home
+from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, say_nothing
 from weir.records import Identity, Record
 from weir.refusal import Refusal
 
@@ -31,9 +29,6 @@ FREE_BYTES_NEEDED = 1_000_000_000
 
 START_SECONDS = 60
 """A start takes 3 s on an idle machine; after a crash 9 s more, which Kafka waits for its dead self; on a crowded machine far longer."""
-
-STALL_SECONDS = 120
-"""Ivy itself waits for ever on a network that swallows its packets."""
 
 SETTINGS = """\
 # Written by Weir at every start.
@@ -155,103 +150,6 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 """For a Java that lives for minutes: without its dear second compiler a short Spark job takes two thirds of the time. With it goes
 most of the room for compiled code, which several queries of Spark need: they would die for want of it."""
 
-JARS_LIST = "jars.txt"
-"""Stands beside the jars and names them: a jar that was lost is told from one that nobody asked for."""
-
-
-# --- Java and jars
-
-
-def fetch_jars(say: Say = say_nothing) -> Path:
-    """The folder with all jars of ivy.xml, fetched where they are missing.
-
-    They become visible by one rename, whole. Of two processes that fetch at once, the second to finish throws its own away.
-    """
-    folder = jars_folder()
-    if _missing_jar(folder) is None:
-        return folder
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        workplace = tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-")
-    except OSError as error:
-        raise Refusal(f"{folder.parent} cannot be written ({error.strerror}): choose another folder with WEIR_JARS") from None
-    with workplace as name:
-        say("fetching the jars of Spark's connectors and of Kafka: 63 MB, about a minute")
-        log = Path(name, "log")
-        if not _run_ivy(Path(name), log, say):
-            log = log.replace(folder.with_name(f"{folder.name}.log"))
-            raise Refusal(f"{_name_unresolved(log)}: check the network and Maven's settings, then run `weir jars`; log: {log}")
-        fetched = Path(name, "jars")
-        (fetched / JARS_LIST).write_text("\n".join(sorted(str(jar.relative_to(fetched)) for jar in fetched.rglob("*.jar"))))
-        try:
-            if folder.exists() and _missing_jar(folder) is not None:
-                folder.rename(Path(name, "broken"))
-            fetched.rename(folder)
-        except OSError as error:
-            if _missing_jar(folder) is not None:
-                raise Refusal(f"{folder} cannot become the folder of the jars ({error.strerror}): empty it or set WEIR_JARS") from None
-    return folder
-
-
-def spark_jars() -> list[Path]:
-    """What a Spark session needs besides PySpark's own jars."""
-    return _list_jars("spark")
-
-
-def kafka_jars() -> list[Path]:
-    """The class path of the broker."""
-    return _list_jars("kafka")
-
-
-def _list_jars(part: str) -> list[Path]:
-    folder = jars_folder()
-    if (missing := _missing_jar(folder)) is not None:
-        raise Refusal(f"{missing} is not in {folder}: run `weir jars`")
-    return sorted((folder / part).resolve().glob("*.jar"))
-
-
-def _missing_jar(folder: Path) -> str | None:
-    """A jar that was fetched and is gone; None when all are there."""
-    try:
-        names = (folder / JARS_LIST).read_text().split()
-    except OSError:
-        return "the list of jars"
-    return next((name for name in names if not (folder / name).is_file()), None)
-
-
-def _pyspark_jars(*names: str) -> list[Path]:
-    """Those jars that PySpark ships, in this order."""
-    return [jar for name in names for jar in pyspark_folder().glob(f"jars/{name}-[0-9]*.jar")]
-
-
-def _run_ivy(workplace: Path, log: Path, say: Say) -> bool:
-    """Whether Ivy could fetch everything. It is ended when it has said nothing for too long."""
-    command = [find_java(), "-cp", str(_pyspark_jars("ivy")[0]), "org.apache.ivy.Main", "-ivy", str(IVY_FILE)]
-    command += ["-cache", "cache", "-retrieve", "jars/[conf]/[artifact]-[revision].[ext]"]
-    with log.open("wb") as output, subprocess.Popen(command, cwd=workplace, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as ivy:
-        said, said_at, told = b"", time.monotonic(), 0
-        try:
-            while ivy.poll() is None and time.monotonic() - said_at < STALL_SECONDS:
-                time.sleep(0.5)
-                if log.stat().st_size > len(said):
-                    said, said_at = log.read_bytes(), time.monotonic()
-                if (fetched := said.count(b"[SUCCESSFUL ]")) >= told + 10:
-                    say(f"{fetched} jars fetched")
-                    told = fetched
-        finally:
-            ivy.kill()
-    return ivy.returncode == 0
-
-
-def _name_unresolved(log: Path) -> str:
-    """One phrase with the modules that Ivy's closing summary names."""
-    unresolved = list(dict.fromkeys(re.findall(r"^\s*:: (\S+#[^\s:]+)", log.read_text(errors="replace"), re.MULTILINE)))
-    if not unresolved:
-        return "the jars could not be fetched"
-    more = f" and {len(unresolved) - 3} more" if len(unresolved) > 3 else ""
-    return f"{', '.join(unresolved[:3])}{more} could not be fetched"
-
-
 # --- The broker
 
 
@@ -369,7 +267,7 @@ def _broker_log(home: Home, number: int) -> Path:
 
 def kafka_class_path() -> str:
     """The broker's jars, behind PySpark's slf4j and log4j: Kafka's own lack the piece that joins the two, and would log nothing."""
-    logging = _pyspark_jars("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
+    logging = pyspark_jars("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
     return os.pathsep.join(map(str, [*logging, kafka_jars()[0].parent / "*"]))
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import Literal
 
 from weir.event_time import utc_now
+from weir.lake_files import lake_path
 from weir.records import Control, DriverEnd, Heartbeat, Identity, Launch, Lease, Outcome, StopRequest
 from weir.refusal import Refusal
 
@@ -293,7 +293,7 @@ def _after_an_end(history: Sequence[DriverEnd], policy: Policy, now: datetime, n
 def observe(control: Control) -> Seen:
     """Read a pipeline's records. Of processes on other hosts nothing is known but what they wrote."""
     lease, launch = control.lease(), control.launch()
-    outcome = Outcome.read(Path(launch.outcome)) if launch else None
+    outcome = Outcome.read(lake_path(launch.outcome)) if launch else None
     return Seen(
         lease=lease,
         heartbeat=control.heartbeat(),

@@ -328,7 +328,7 @@ def _known_brokers(home: Home) -> str:
 
 
 def _jars() -> str:
-    from weir.stack import spark_jars
+    from weir.jars import spark_jars
 
     return ",".join(str(jar) for jar in spark_jars())
 

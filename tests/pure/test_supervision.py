@@ -92,9 +92,17 @@ def test_a_lake_has_one_name_however_it_is_spelt(tmp_path: Path, spelling: str) 
     assert Lake.at(spelling.format(lake, tmp_path / "link")).root == str(lake.resolve())
 
 
-def test_a_lake_that_is_no_folder_is_refused() -> None:
-    with pytest.raises(Refusal, match="only a local folder"):
-        Lake.at("s3://bucket/lake")
+@pytest.mark.parametrize("spelling", ["s3://bucket/lake", "s3a://bucket/lake/", "s3:///bucket/lake//"])
+def test_a_lake_in_an_object_store_has_one_name_too(spelling: str) -> None:
+    lake = Lake.at(spelling)
+    assert lake.is_remote and lake.root == "s3a://bucket/lake"
+    assert str(lake.control("shop")) == "s3a://bucket/lake/_control/shop"
+
+
+@pytest.mark.parametrize("spelling", ["gs://bucket/lake", "s3://", "hdfs://host/lake"])
+def test_a_lake_that_is_neither_is_refused(spelling: str) -> None:
+    with pytest.raises(Refusal, match="a folder, or s3://bucket/folder"):
+        Lake.at(spelling)
 
 
 # --- What a shift does

@@ -23,6 +23,7 @@ from station import MAY_TAKE_SECONDS, NIGHTS, REFINES, SHIFTS, Station
 from weir import embedded_airflow, stack
 from weir.embedded_airflow import AirflowRecord, PartsRecord, environment
 from weir.generator import Shares
+from weir.jars import fetch_jars
 from weir.layout import HOUSEKEEPING_DAG, SHIFT_TASK, jars_folder
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(2_400)]
@@ -34,7 +35,7 @@ IN_TIME = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.
 def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     """One for all: a start takes a minute. Its jars are its own, so that one can be lost."""
     jars = tmp_path_factory.mktemp("jars")
-    shutil.copytree(stack.fetch_jars(), jars, copy_function=os.symlink, dirs_exist_ok=True)
+    shutil.copytree(fetch_jars(), jars, copy_function=os.symlink, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEIR_JARS", str(jars))
         place = Station(tmp_path_factory.mktemp("station"))

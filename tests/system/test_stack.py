@@ -15,6 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from weir import stack
 from weir.event_time import utc_now
+from weir.jars import fetch_jars, kafka_jars, spark_jars
 from weir.layout import Home
 from weir.records import Identity
 from weir.refusal import Refusal
@@ -23,7 +24,7 @@ from weir.stack import Broker, KafkaRecord
 
 @pytest.fixture(scope="module", autouse=True)
 def jars() -> None:
-    stack.fetch_jars()
+    fetch_jars()
 
 
 @pytest.fixture
@@ -259,19 +260,19 @@ def test_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_missing_jars_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched = stack.fetch_jars()
+    fetched = fetch_jars()
     monkeypatch.setenv("WEIR_JARS", str(tmp_path / "jars"))
-    assert "run `weir jars`" in refusal_of(stack.spark_jars)
+    assert "run `weir jars`" in refusal_of(spark_jars)
     shutil.copytree(fetched, tmp_path / "jars", copy_function=os.symlink)
-    lost = stack.spark_jars()[0]
+    lost = spark_jars()[0]
     (tmp_path / "jars" / "spark" / lost.name).unlink()
-    assert refusal_of(stack.kafka_jars) == f"spark/{lost.name} is not in {tmp_path / 'jars'}: run `weir jars`"
+    assert refusal_of(kafka_jars) == f"spark/{lost.name} is not in {tmp_path / 'jars'}: run `weir jars`"
 
 
 def test_jars_that_cannot_be_fetched_are_named_and_leave_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_JARS", str(tmp_path / "jars"))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
-    line = refusal_of(stack.fetch_jars)
+    line = refusal_of(fetch_jars)
     assert "org.apache.kafka#kafka-clients;3.9.2 and 4 more could not be fetched" in line
     assert [file.name for file in tmp_path.iterdir()] == ["jars.log"]
 

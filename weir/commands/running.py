@@ -16,6 +16,7 @@ from weir import embedded_airflow, screens, spark_cluster, stack
 from weir.commands.terminal import AsJson, Day, PipelineName, Workers, chosen_day, err, out, print_json
 from weir.event_time import utc_now
 from weir.generator import Shares, load_produce
+from weir.jars import fetch_jars, fetch_store
 from weir.jobs import start_stream, stop_stream, wait_until_running
 from weir.layout import Home
 from weir.loader import load_named, load_pipelines
@@ -28,10 +29,12 @@ from weir.refusal import Refusal
 KafkaPort = Annotated[int | None, typer.Option("--kafka-port", help="default: the last one, or any free port")]
 
 
-def jars() -> None:
+def jars(store: Annotated[bool, typer.Option("--store", help="also an object store, for tests and containers")] = False) -> None:
     """Fetch the jars of ivy.xml, once, into the cache."""
     with err.status("fetching the jars of ivy.xml") as status:
-        folder = stack.fetch_jars(say=status.update)
+        folder = fetch_jars(say=status.update)
+        if store:
+            fetch_store(say=status.update)
     out.print(f"{sum(1 for _ in folder.rglob('*.jar'))} jars in {folder}", soft_wrap=True)
 
 
@@ -76,7 +79,7 @@ def up(
         def say(what: str) -> None:
             spinner.update(f"{what} ({time.monotonic() - began:.0f} s)")
 
-        stack.fetch_jars(say=say)
+        fetch_jars(say=say)
         kafka = stack.start_kafka(home, kafka_port, brokers, say=say)
         for pipeline in pipelines.values():
             _create_topics(kafka.address, pipeline)

@@ -1,0 +1,71 @@
+package weir;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.Iterator;
+import java.util.UUID;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathIOException;
+
+/**
+ * Delta's log in an object store that many processes write: the store itself says who was first (PUT with If-None-Match).
+ *
+ * Delta's own store for S3 knows only of writers in its own JVM, and loses one of two commits that others make at once. A request that
+ * is sent again because its answer got lost is refused by what it has itself written: the file bears its writer's mark, so that this is
+ * told from a conflict.
+ */
+public class ConditionalLogStore extends io.delta.storage.HadoopFileSystemLogStore {
+
+    private static final String MARK = "weir-written-by";
+
+    public ConditionalLogStore(Configuration conf) {
+        super(conf);
+    }
+
+    public void write(Path path, Iterator actions, Boolean overwrite, Configuration conf) throws IOException {
+        FileSystem fs = path.getFileSystem(conf);
+        if (overwrite.booleanValue()) {
+            send(fs.create(path, true), actions);
+            return;
+        }
+        String mark = UUID.randomUUID().toString();
+        FSDataOutputStreamBuilder builder = fs.createFile(path);
+        builder.overwrite(false);
+        builder.must("fs.option.create.conditional.overwrite", true);
+        builder.must("fs.s3a.create.header." + MARK, mark);
+        try {
+            send((FSDataOutputStream) builder.build(), actions);
+        } catch (FileAlreadyExistsException taken) {
+            throw new java.nio.file.FileAlreadyExistsException(path.toString());
+        } catch (PathIOException refused) {
+            // S3A's word for a precondition that did not hold; it is no public class of Hadoop's.
+            if (!refused.getClass().getSimpleName().equals("RemoteFileChangedException")) {
+                throw refused;
+            }
+            if (!mark.equals(markOf(fs, path))) {
+                throw new java.nio.file.FileAlreadyExistsException(path.toString());
+            }
+        }
+    }
+
+    public Boolean isPartialWriteVisible(Path path, Configuration conf) {
+        return Boolean.FALSE;
+    }
+
+    private static void send(FSDataOutputStream stream, Iterator actions) throws IOException {
+        while (actions.hasNext()) {
+            stream.write((((String) actions.next()) + "\n").getBytes(StandardCharsets.UTF_8));
+        }
+        stream.close();
+    }
+
+    private static String markOf(FileSystem fs, Path path) throws IOException {
+        byte[] found = fs.getXAttr(path, "header." + MARK);
+        return found == null ? null : new String(found, StandardCharsets.UTF_8);
+    }
+}
