@@ -24,11 +24,12 @@ FROM packages AS jars
 WORKDIR /opt/weir
 COPY ivy.xml ./
 COPY weir weir
-RUN python -m weir.cli jars
+RUN python -m weir.cli jars --store
 
 FROM base
 COPY --from=packages /opt/venv /opt/venv
 COPY --from=jars /opt/jars /opt/jars
+COPY --from=jars /opt/jars-store /opt/jars-store
 WORKDIR /opt/weir
 COPY pyproject.toml README.md LICENSE ivy.xml ./
 COPY weir weir
@@ -42,7 +43,7 @@ COPY docker docker
 RUN uv pip install --no-cache --python /opt/venv/bin/python --no-deps --no-build-isolation -e . \
     && python -m compileall -q weir spark_jobs quality plugins dags docker \
     && useradd --uid 10001 --no-create-home --home-dir /var/lib/weir/home weir \
-    && mkdir -p /var/lib/weir/airflow /var/lib/weir/home /var/lib/weir/kafka /var/lib/weir/lake /var/lib/weir/work \
+    && mkdir -p /var/lib/weir/airflow /var/lib/weir/home /var/lib/weir/kafka /var/lib/weir/lake /var/lib/weir/store /var/lib/weir/work \
     && chown -R weir:weir /var/lib/weir
 ENV AIRFLOW_HOME=/var/lib/weir/airflow \
     SPARK_CONF_DIR=/opt/weir/docker/spark \

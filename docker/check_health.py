@@ -22,6 +22,9 @@ def check(service: str) -> str | None:
 
         missing_topics(f"{socket.gethostname()}:9092", [])
         return None
+    if service == "object-store":
+        socket.create_connection(("localhost", 9000), timeout=TIMEOUT_SECONDS).close()
+        return None
     if service == "spark-master":
         state = ask("http://spark-master:8081/json/")["status"]
         return None if state == "ALIVE" else f"is {state}"

@@ -8,7 +8,8 @@ every number and equal to itself. No row can make it fail: the loader refuses co
 import re
 from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, product
+from math import prod
 from typing import Any
 
 from pyspark.sql import Column
@@ -137,10 +138,37 @@ def _matches(arguments: Any) -> Column:
     return _found(arguments.column, "|".join(arguments.regex_list))
 
 
-_PLAIN = re.compile(r"\^[\w /:@,;-]+", re.ASCII)
+_BEGINNING = re.compile(r"\^[\w /:@,;-]+", re.ASCII)
+_FEW = re.compile(r"\^(?:\[(?:[A-Za-z0-9]-[A-Za-z0-9]|\w)+\](?:\{\d\})?|\w)+\$", re.ASCII)
+_PART = re.compile(r"\[([^\]]+)\](?:\{(\d)\})?|(\w)", re.ASCII)
+MOST_TEXTS = 1_000
 
 
 def _found(column: str, regex: str) -> Column:
-    """Whether the regex is found in the text. One that only names a beginning is compared, not matched: that is much cheaper."""
+    """Whether the regex is found in the text. Matching is dear: one that only names a beginning is compared, and one that few texts fit
+    is looked up first. What is not among them is matched all the same: the end may also be a line's."""
     value = F.col(column)
-    return value.startswith(regex[1:]) if _PLAIN.fullmatch(regex) else value.rlike(regex)
+    if _BEGINNING.fullmatch(regex):
+        return value.startswith(regex[1:])
+    texts = _fitting(regex)
+    return value.cast("string").isin(texts) | value.rlike(regex) if texts else value.rlike(regex)
+
+
+def _fitting(regex: str) -> list[str]:
+    """The texts that it fits, such as the codes of ^[A-Z]{2}$; none where they are many, or it is of another form."""
+    if not _FEW.fullmatch(regex):
+        return []
+    places: list[list[str]] = []
+    for signs, times, sign in _PART.findall(regex[1:-1]):
+        places += [_signs(signs)] * int(times or 1) if signs else [[sign]]
+    return [] if prod(map(len, places)) > MOST_TEXTS else ["".join(text) for text in product(*places)]
+
+
+def _signs(within: str) -> list[str]:
+    """Of a class: A-Z0 are the letters and a digit."""
+    found = [
+        chr(code) if low else single
+        for low, high, single in re.findall(r"(?:(\w)-(\w))|(\w)", within, re.ASCII)
+        for code in (range(ord(low), ord(high) + 1) if low else [0])
+    ]
+    return list(dict.fromkeys(found))

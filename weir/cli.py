@@ -7,6 +7,7 @@ import typer
 from weir.commands import asking, declaring, nights, quality, running
 from weir.commands.terminal import err
 from weir.jobs import JobFailed
+from weir.lake_files import store_trouble
 from weir.refusal import Refusal
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -31,6 +32,11 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if (trouble := store_trouble(error)) is None:
+            raise
+        err.print(f"weir: {trouble}", markup=False, soft_wrap=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -132,11 +132,23 @@ def _check_conditional(file: Any) -> None:
         return
     probe = file.parent / f".probe-{secrets.token_hex(4)}"
     try:
-        if not _create_object(probe, "first") or _create_object(probe, "second"):
-            raise Refusal(f"{OBJECT_STORE}{bucket}: the store does not refuse to create what is there: it needs conditional writes")
-    finally:
+        created, overwritten = _create_object(probe, "first"), _create_object(probe, "second")
         probe.unlink(missing_ok=True)
+    except Exception as error:
+        raise Refusal(store_trouble(error) or f"the lake's bucket {bucket} cannot be written: {error}") from None
+    if overwritten or not created:
+        raise Refusal(f"{OBJECT_STORE}{bucket}: the store does not refuse to create what is there: it needs conditional writes")
     _CHECKED.add(bucket)
+
+
+def store_trouble(error: Exception) -> str | None:
+    """What to tell a person of an exception, where it comes from the object store."""
+    where = f"the lake's object store ({endpoint() or 'AWS'})"
+    if type(error).__module__.startswith(("botocore", "aiobotocore")):
+        return f"{where} cannot be used: {str(error).rstrip('.')}; see AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    if isinstance(error, PermissionError) and hasattr(error.__cause__, "response"):
+        return f"{where} says no: {error.strerror or error}; see AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    return None
 
 
 def sign(file: Path) -> tuple[Any, ...]:

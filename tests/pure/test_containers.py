@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from weir.cli import app
+from weir.layout import Lake
 from weir.refusal import Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,7 @@ def last_stage() -> list[str]:
 
 def test_all_parts_are_there() -> None:
     airflow = {"airflow-init", "airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
-    assert set(SERVICES) == airflow | {*BROKERS, "topics", "postgres", "spark-master", "spark-worker"}
+    assert set(SERVICES) == airflow | {*BROKERS, "topics", "object-store", "postgres", "spark-master", "spark-worker"}
 
 
 def test_all_roles_run_one_image() -> None:
@@ -67,9 +68,23 @@ def test_three_brokers_know_each_other_by_their_names() -> None:
     chosen = MAKE_ENV["choose_brokers"](3)
     assert chosen["KAFKA_BROKERS"].split(",") == [SERVICES[name]["hostname"] for name in BROKERS]
     assert chosen["WEIR_KAFKA"] == "kafka:9092,kafka-2:9092,kafka-3:9092"
-    assert [SERVICES[name].get("profiles") for name in BROKERS] == [None, *[[chosen["COMPOSE_PROFILES"]]] * 2]
+    assert [SERVICES[name].get("profiles") for name in BROKERS] == [None, ["replicated"], ["replicated"]]
+    assert MAKE_ENV["choose_profiles"](3, False) == {"COMPOSE_PROFILES": "replicated"} and MAKE_ENV["choose_profiles"](1, False) == {}
     assert len({str(SERVICES[name]["volumes"]) for name in BROKERS}) == 3
     assert MAKE_ENV["choose_brokers"](1) == {}
+
+
+def test_an_object_store_is_chosen_for_every_service_that_uses_the_lake() -> None:
+    chosen, store = MAKE_ENV["choose_lake"](True), SERVICES["object-store"]
+    assert MAKE_ENV["choose_profiles"](3, True) == {"COMPOSE_PROFILES": "replicated,objectstore"} and store["profiles"] == ["objectstore"]
+    lake = Lake.at(chosen["WEIR_LAKE"])
+    assert lake.root == f"s3a://{store['command'][store['command'].index('--bucket') + 1]}/lake"
+    assert chosen["AWS_ENDPOINT_URL"] == f"http://object-store:{store['command'][-1]}"
+    users = {name for name, service in SERVICES.items() if "lake:/var/lib/weir/lake" in service.get("volumes", [])} | {"object-store"}
+    assert {name for name, service in SERVICES.items() if "AWS_SECRET_ACCESS_KEY" in service.get("environment", {})} == users
+    for name in users:
+        assert {own for own in chosen if own != "WEIR_LAKE"} <= set(SERVICES[name]["environment"]), name
+    assert MAKE_ENV["choose_lake"](False) == {}
 
 
 def test_every_variable_is_a_made_secret_or_has_a_default() -> None:
@@ -83,7 +98,7 @@ def test_no_secret_is_written_in_the_file() -> None:
     for service in SERVICES.values():
         for name, setting in service.get("environment", {}).items():
             if re.search("PASSWORD(?!S_FILE)|SECRET|FERNET|SQL_ALCHEMY_CONN", name):
-                assert re.search(r"\$\{\w+:\?", setting), name
+                assert re.search(r"\$\{\w+:(\?|-\})", setting), name
                 assert not re.search(r"://\w+:(?!\$\{)[^/]*@", setting), name
 
 
@@ -123,7 +138,7 @@ def test_workers_can_be_multiplied() -> None:
 def test_all_that_need_the_lake_share_it() -> None:
     have = {name for name, service in SERVICES.items() if "lake:/var/lib/weir/lake" in service.get("volumes", [])}
     assert have >= {"airflow-scheduler", "airflow-triggerer", "airflow-api-server", "spark-worker"}
-    assert {SERVICES[name]["environment"]["WEIR_LAKE"] for name in have} == {"/var/lib/weir/lake"}
+    assert {SERVICES[name]["environment"]["WEIR_LAKE"] for name in have} == {"${WEIR_LAKE:-/var/lib/weir/lake}"}
 
 
 def test_every_named_volume_is_declared_and_its_folder_belongs_to_the_user_of_the_image() -> None:
@@ -137,7 +152,7 @@ def test_every_named_volume_is_declared_and_its_folder_belongs_to_the_user_of_th
 def test_commands_run_files_that_the_image_has() -> None:
     commands = [SERVICES[name]["command"] for name in OWN] + [SERVICES[name].get("healthcheck", {}).get("test", []) for name in OWN]
     scripts = {word for command in commands for word in command if word.endswith(".py")}
-    assert scripts == {"docker/run_kafka.py", "docker/init_airflow.py", "docker/check_health.py"}
+    assert scripts == {"docker/run_kafka.py", "docker/init_airflow.py", "docker/check_health.py", "docker/object_store.py"}
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
 
 

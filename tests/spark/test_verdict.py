@@ -1,6 +1,7 @@
 """Great Expectations defines every row rule; the verdict is its fast form. Here both count the same rows, and must agree."""
 
 import random
+import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from quality.suite import build_suite, quiet_context
-from quality.verdict import _BROKEN, broken_by, is_accepted, verdict
+from quality.verdict import _BROKEN, _fitting, broken_by, is_accepted, verdict
 from weir.expectations import ROW_RULES, Expectation, Expectations
 
 NAN, INF = float("nan"), float("inf")
@@ -42,6 +43,8 @@ TEXTS = [
     "null",
     "a\nb",
     "\u0000",
+    "DE\n",
+    "DE\u2028",
 ]
 JSONS = [
     *("1", "01", "-0", "1.", ".5", "1e5", "1e", "+1", "NaN", "-NaN", "Infinity", "-Infinity", "+Infinity", "INF", "null", "nul", "True"),
@@ -124,6 +127,9 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     (f"{COLUMN}not_be_in_set", {"column": "text", "value_set": ["a", "NaN", "\u0000"]}),
     (f"{COLUMN}not_be_in_set", {"column": "real", "value_set": [0, 0.3]}),
     (f"{COLUMN}match_regex", {"column": "text", "regex": "^[a-zA-Z]{2}$"}),
+    (f"{COLUMN}match_regex", {"column": "text", "regex": "^[A-Z]{2}$"}),
+    (f"{COLUMN}not_match_regex", {"column": "text", "regex": "^D[A-F_0]$"}),
+    (f"{COLUMN}match_regex", {"column": "whole", "regex": "^[1-5]$"}),
     (f"{COLUMN}match_regex", {"column": "text", "regex": r"^\p{L}+$"}),
     (f"{COLUMN}match_regex", {"column": "whole", "regex": "^-?[15]"}),
     (f"{COLUMN}match_regex", {"column": "at", "regex": r"12:00:00$"}),
@@ -313,3 +319,15 @@ def test_no_regular_expression_that_the_loader_takes_exhausts_the_stack(spark: S
             Expectation.model_validate({f"{COLUMN}match_regex": {"column": "a", "regex": refused}})
         with pytest.raises(Py4JJavaError, match="StackOverflowError"):
             java.java.util.regex.Pattern.compile(refused).matcher(unit * 50_000).find()
+
+
+@pytest.mark.parametrize("regex", ["^[A-C]{2}$", "^D[A-F_0]$", "^x[ab]{0}y$", "^[a-cB-D1]$"])
+def test_what_few_texts_fit_is_looked_up(regex: str) -> None:
+    signs = [chr(code) for code in range(32, 127)]
+    every = ["", *signs, *(a + b for a in signs for b in signs)]
+    assert sorted(_fitting(regex)) == sorted(text for text in every if re.fullmatch(regex[1:-1], text))
+
+
+@pytest.mark.parametrize("regex", ["^[C-A]$", "^(A|B)$", "^[^A]$", "^[A-Z]?$", "^A{2}$", "^[A-Z]{3}$", "[A-Z]$", r"^\w$"])
+def test_what_many_texts_fit_or_is_of_another_form_is_matched(regex: str) -> None:
+    assert _fitting(regex) == []

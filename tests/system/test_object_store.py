@@ -83,6 +83,28 @@ def test_records_are_read_as_they_are_now(store: str) -> None:
     assert files_below(lake.control("shop")) == {} and not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("lake", "key", "line"), [("s3://nowhere/lake", None, "bucket nowhere cannot be written"), (f"s3://{BUCKET}/lake", "wrong", "says no")]
+)
+def test_a_store_that_cannot_be_used_is_told_in_one_line(
+    store: str, lake: str, key: str | None, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """
+import sys
+from weir.lake_files import write_new
+from weir.layout import Lake
+from weir.refusal import Refusal
+try:
+    write_new(Lake.at(sys.argv[1]).control("shop") / "x.json", "text")
+except Refusal as refusal:
+    print(refusal)
+"""
+    if key:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
+    told = subprocess.run([sys.executable, "-c", script, lake], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    assert line in told and told.count("\n") == 1, told
+
+
 def test_a_store_that_overwrites_whatever_it_is_told_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Careless(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

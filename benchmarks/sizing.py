@@ -1,0 +1,143 @@
+"""What one event and one cell of the shop cost here, and what that means for other rates, with the arithmetic.
+
+The whole shop is run twice, over a small and then over a large number of events of one day: stream (archive, table and seven views, no
+watch), micro-batch and night, each as a process of its own, as people run them. The difference of two runs, by the difference of their
+events, is what an event costs; what a run costs before its first event drops out. Core time is that of the process and all of its
+children. `--json` prints one object.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from weir import stack  # noqa: E402
+from weir.event_time import utc_now  # noqa: E402
+from weir.generator import Shares, load_produce  # noqa: E402
+from weir.jars import fetch_jars  # noqa: E402
+from weir.jobs import Job  # noqa: E402
+from weir.layout import Home  # noqa: E402
+from weir.loader import load_named  # noqa: E402
+from weir.produce import plan_events, send_events  # noqa: E402
+from weir.records import NightlyReport  # noqa: E402
+
+SIZES = (100_000, 500_000)
+RATES = (10_000, 100_000, 1_000_000)
+BUSY = 0.6
+"""Of a core, on average: the rest is for peaks, and for catching up after a restart."""
+PARTITION_RATE = 5_000
+"""Events a second that one partition should carry, so that one core can read it and catch up."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--events", type=int, nargs=2, default=SIZES, help="of the small and of the large run")
+    options = parser.parse_args()
+    say: Callable[[str], None] = (lambda _: None) if options.json else (lambda text: print(text, file=sys.stderr, flush=True))
+    measured = measure(options.events, say)
+    if options.json:
+        print(json.dumps(measured))
+        return
+    for name, value in measured.items():
+        print(f"{name:24} {value}")
+    print()
+    for line in arithmetic(measured):
+        print(line)
+
+
+def measure(sizes: tuple[int, int], say: Callable[[str], None]) -> dict[str, Any]:
+    room = Path(tempfile.mkdtemp(prefix="weir-bench-"))
+    os.environ["WEIR_PIPELINES"] = str(ROOT / "pipelines")
+    home, day = Home(room / "home"), utc_now().date() - timedelta(days=2)
+    jobs = (("stream_job", ["--once"]), ("refine_job", []), ("nightly_job", ["--day", str(day)]))
+    costs: dict[str, list[float]] = {module: [] for module, _ in jobs}
+    try:
+        fetch_jars()
+        stack.start_kafka(home)
+        stack.create_topics(stack.bootstrap(home), load_named(home.pipelines, "shop").partitions)
+        for number, size in enumerate(sizes):
+            say(f"sending {size:,} events")
+            send(home, day, size, seed=number + 1)
+            for module, arguments in jobs:
+                costs[module].append(core_seconds(Job(home, module, "shop", stack.bootstrap(home), arguments)))
+                say(f"{module} over {size:,} events: {costs[module][-1]:.0f} core seconds")
+        lake, events = home.lake, sum(sizes)
+        report = NightlyReport.read(lake.nightly_report("shop", str(day)))
+        assert report is not None
+        cells = sum(own.compared for own in report.views)
+        batch = sum(size_of(Path(lake.batch("shop", own.view, own.fingerprint))) for own in report.views)
+        more = {"stream_job": sizes[1] - sizes[0], "refine_job": sizes[1] - sizes[0], "nightly_job": sizes[1]}
+        accepted = sum(size_of(Path(lake.accepted("shop", name))) for name in load_named(home.pipelines, "shop").sources)
+        return {
+            **{f"{module.removesuffix('_job')}_core_us": round(1e6 * (b - a) / more[module], 1) for module, (a, b) in costs.items()},
+            "log_bytes": round(size_of(home.kafka, "0*.log") / events),
+            "raw_bytes": round(size_of(Path(lake.raw("shop"))) / events),
+            "accepted_bytes": round(accepted / events),
+            "cell_bytes": round(batch / cells, 1),
+            "cells_per_event": round(cells / events, 3),
+            "events": list(sizes),
+            "core_seconds": {module: [round(own) for own in both] for module, both in costs.items()},
+            "cores": os.cpu_count(),
+        }
+    finally:
+        stack.stop_kafka(home)
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def send(home: Home, day: date, events: int, seed: int) -> None:
+    shop = load_named(home.pipelines, "shop")
+    planned = plan_events(shop, load_produce(home.pipelines / "shop", shop), day, events, seed, Shares(), None, None, utc_now())
+    send_events(stack.bootstrap(home), planned, home.sent("shop", str(day), seed), None, lambda _: None)
+
+
+def core_seconds(job: Job) -> float:
+    """Of the job's process and all that it starts, until its end."""
+    spent: dict[int, float] = {}
+    own = psutil.Process(job.process.pid)
+    while job.process.poll() is None:
+        try:
+            for process in (own, *own.children(recursive=True)):
+                used = process.cpu_times()
+                spent[process.pid] = used.user + used.system
+        except psutil.NoSuchProcess:
+            pass
+        time.sleep(0.1)
+    job.outcome()
+    return sum(spent.values())
+
+
+def size_of(folder: Path, files: str = "*") -> int:
+    """Of these files in it; Kafka's indexes are sparse, and left out."""
+    return sum(file.stat().st_size for file in folder.rglob(files) if file.is_file())
+
+
+def arithmetic(own: dict[str, Any]) -> list[str]:
+    """A row for each rate, in Markdown."""
+    online, all_day = own["stream_core_us"] + own["refine_core_us"], own["nightly_core_us"]
+    lines = [
+        "| events/s | cores, all day | core hours of a night | partitions | log a day | archive a day | accepted a day |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for rate in RATES:
+        a_day = rate * 86_400
+        sizes = (f"{a_day * own[name] / 1e9:,.0f} GB" for name in ("log_bytes", "raw_bytes", "accepted_bytes"))
+        cores, night = rate * online / 1e6 / BUSY, a_day * all_day / 1e6 / 3_600
+        lines.append(f"| {rate:,} | {cores:,.0f} | {night:,.0f} | {max(1, rate // PARTITION_RATE)} | {' | '.join(sizes)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
