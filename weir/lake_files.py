@@ -166,7 +166,12 @@ def files_below(folder: Path) -> dict[str, float]:
         remote = cast(Any, folder)
         found = remote.fs.find(remote.path, detail=True)
         return {name.removeprefix(f"{remote.path.rstrip('/')}/"): own["LastModified"].timestamp() for name, own in found.items()}
-    return {file.relative_to(folder).as_posix(): file.stat().st_mtime for file in folder.rglob("*") if file.is_file()}
+    times: dict[str, float] = {}
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # others write there: what was temporary is gone
+            if file.is_file():
+                times[file.relative_to(folder).as_posix()] = file.stat().st_mtime
+    return times
 
 
 def written_at(path: Path) -> float:

@@ -11,13 +11,14 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from weir.event_time import utc_now
 from weir.jobs import stop_or_kill
+from weir.lake_files import store_trouble
 from weir.layout import Home
 from weir.levels import Breaches, compare_breaches
 from weir.loader import load_named
 from weir.overview import levels_of
 from weir.records import Control, Heartbeat
 from weir.refusal import Refusal
-from weir.supervision import BEAT_SECONDS, Act, Policy, decide, observe
+from weir.supervision import BEAT_SECONDS, Act, Policy, Seen, decide, observe
 from weir_airflow.alerts import tell
 
 SAY_SECONDS = 30
@@ -57,8 +58,7 @@ class HeartbeatTrigger(BaseTrigger):
                 if now >= wake_at:
                     yield TriggerEvent({"what": "the wait is over"})
                     return
-            else:
-                seen = await asyncio.to_thread(observe, control)
+            elif seen := await asyncio.to_thread(self._observe, control):
                 if now >= look_at_levels:
                     look_at_levels = now + timedelta(seconds=LEVEL_SECONDS)
                     await asyncio.to_thread(self._tell_of_levels, seen.heartbeat)
@@ -72,6 +72,16 @@ class HeartbeatTrigger(BaseTrigger):
                     yield TriggerEvent({"what": "the shift is over"})
                     return
             await asyncio.sleep(BEAT_SECONDS)
+
+    def _observe(self, control: Control) -> Seen | None:
+        """None while the lake's object store does not answer: its driver may be well, and only what is seen can be decided on."""
+        try:
+            return observe(control)
+        except Exception as error:
+            if (trouble := store_trouble(error)) is None:
+                raise
+            self.log.warning("nothing can be seen of the driver: %s", trouble)
+            return None
 
     def _tell_of_levels(self, beat: Heartbeat | None) -> None:
         """Say which service levels are broken or mended since the last look, here and to the connections of the declaration."""

@@ -5,14 +5,19 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from beats import beat, pulse
+from botocore.exceptions import EndpointConnectionError
 
 from weir.event_time import utc_now
+from weir.records import Control
+from weir.supervision import Seen, observe
+from weir_airflow import triggers
 from weir_airflow.alerts import TellConnections, tell_of_late_night
 from weir_airflow.triggers import HeartbeatTrigger
 
@@ -84,3 +89,24 @@ def test_a_broken_service_level_is_told_once_and_so_is_its_end(
     file.write_text("pipeline: [")
     look(100_003)  # a declaration that is being edited ends no trigger
     assert len(heard) == 2
+
+
+def test_a_store_that_is_away_for_a_moment_ends_no_trigger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_HOME", str(tmp_path))
+    answers = [EndpointConnectionError(endpoint_url="store"), EndpointConnectionError(endpoint_url="store"), None]
+    asked: list[Exception | None] = []
+
+    def observe_in_turn(control: Control) -> Seen:
+        asked.append(answers[len(asked)])
+        if (error := asked[-1]) is not None:
+            raise error
+        return observe(control)
+
+    monkeypatch.setattr(triggers, "observe", observe_in_turn)
+    monkeypatch.setattr(triggers, "BEAT_SECONDS", 0.01)
+    trigger = HeartbeatTrigger("shop", "shop__stream", "r", "shift", (utc_now() + timedelta(hours=1)).isoformat(), None)
+
+    async def first() -> Any:
+        return await anext(trigger.run())
+
+    assert asyncio.run(first()).payload["what"] and len(asked) == 3

@@ -95,20 +95,17 @@ def test_all_services_become_healthy_and_the_cluster_lacks_nothing(containers: C
     containers.weir("check", "shop", "--cluster")
 
 
-def test_the_drill_says_the_same_as_on_this_machine(containers: Containers, tmp_path: Path) -> None:
-    events = ["drill", "--events", "4000", "--json"]
-    inside = json.loads(containers.weir(*events, "--connected"))
-    here = subprocess.run(
-        [sys.executable, "-m", "weir.cli", *events],
-        env=os.environ | {"WEIR_HOME": str(tmp_path), "WEIR_PIPELINES": str(ROOT / "pipelines")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    local = json.loads(here.stdout)
-    assert inside["passed"] and local["passed"]
-    assert inside["faults"] == local["faults"]
-    assert (inside["unexplained"], inside["served"]) == (local["unexplained"], local["served"])
+def test_the_drill_says_the_same_here_on_a_cluster_and_in_containers(containers: Containers, tmp_path: Path) -> None:
+    asked = ["drill", "--events", "4000", "--json"]
+    told = [json.loads(containers.weir(*asked, "--connected"))]
+    for form in ([], ["--workers", "2"]):
+        environment = os.environ | {"WEIR_HOME": str(tmp_path / f"home{len(form)}"), "WEIR_PIPELINES": str(ROOT / "pipelines")}
+        done = subprocess.run(
+            [sys.executable, "-m", "weir.cli", *asked, *form], env=environment, capture_output=True, text=True, check=True
+        )
+        told.append(json.loads(done.stdout))
+    inside, here, on_workers = ({name: own[name] for name in ("passed", "faults", "unexplained", "served")} for own in told)
+    assert inside["passed"] and inside == here == on_workers
 
 
 def test_a_worker_that_is_killed_comes_back(containers: Containers) -> None:
