@@ -119,6 +119,8 @@ def check_cluster(call: Call) -> Outcome:
     spark = build_session(f"weir {call.pipeline.name} check", occupied=call.pipeline.watched_partitions)
     context, kafka = spark.sparkContext, call.kafka
     marked = lake_path(f"{lake}/{mark}")
+    if not call.lake.is_remote:
+        Path(lake).mkdir(parents=True, exist_ok=True)  # as others may enter it: records are for their owner only
     write_whole(marked, "")
     began = time.time()
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from weir.lake_files import lake_path
+from weir.lake_files import lake_path, store_trouble
 from weir.layout import Lake
 from weir.loader import load_named
 from weir.pipeline import Pipeline
@@ -42,7 +42,7 @@ def run_job(act: Callable[[Call], Outcome], add_options: Callable[[argparse.Argu
         outcome = Outcome(refusal=str(refusal))
     except Exception as error:
         traceback.print_exc()
-        outcome = Outcome(failure=one_line(error))
+        outcome = Outcome(failure=store_trouble(error) or one_line(error))
     if options.outcome:
         outcome.write(options.outcome)
     if trouble := outcome.refusal or outcome.failure:

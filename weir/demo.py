@@ -1,11 +1,13 @@
 """The main job in one go, on a stack of its own: Airflow streams a day, validates it, recomputes it, compares."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as dt_time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +18,6 @@ from weir.event_time import utc_now
 from weir.generator import load_produce
 from weir.jars import fetch_jars
 from weir.jobs import JobFailed, stop_stream
-from weir.lake_files import lake_path, remove_folder
 from weir.layout import MICROBATCH, NIGHTLY, STREAM, Home, dag_id
 from weir.loader import load_named
 from weir.produce import plan_events, send_events
@@ -159,8 +160,8 @@ def _step(err: Console, first: str) -> Iterator[Status]:
 def _empty(home: Home) -> None:
     """Remove what an earlier demo left, after stopping what it may have left running."""
     _stop_all(home)
-    for part in (home.airflow, home.kafka, lake_path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent):
-        remove_folder(part)
+    for part in (home.airflow, home.kafka, Path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent):
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _stop_all(home: Home) -> None:

@@ -424,8 +424,9 @@ def own_settings(home: Home, pipelines: Path, connected: bool = False) -> Iterat
         stop_stream(home, PIPELINE, "a new drill begins")
     stop_cluster(home)
     stack.stop_kafka(home)
-    for part in (home.kafka, lake_path(home.lake.root), home.sent("x", "y", 0).parent, home.log("x").parent, home.root / "pipelines"):
-        remove_folder(part)
+    remove_folder(lake_path(home.lake.root))
+    for part in (home.kafka, home.sent("x", "y", 0).parent, home.log("x").parent, home.root / "pipelines"):
+        shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(pipelines / PIPELINE, home.root / "pipelines" / PIPELINE)
     if connected:
         declared = home.root / "pipelines" / PIPELINE / "pipeline.yaml"

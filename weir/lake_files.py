@@ -26,7 +26,7 @@ def is_remote(path: Path | str) -> bool:
 def lake_path(path: str) -> Path:
     if not is_remote(path):
         return Path(path)
-    from upath import UPath  # takes a quarter of a second, for which a lake on a disk does not have to wait
+    from upath import UPath  # a lake on a disk does not have to wait for it
 
     return cast(Path, UPath(path, use_listings_cache=False))
 

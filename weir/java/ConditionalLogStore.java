@@ -15,7 +15,7 @@ import org.apache.hadoop.fs.PathIOException;
 /**
  * Delta's log in an object store that many processes write: the store itself says who was first (PUT with If-None-Match).
  *
- * Delta's own store for S3 knows only of writers in its own JVM, and loses one of two commits that others make at once. A request that
+ * Delta's own store for S3 knows only of writers in its own JVM, and can lose one of two commits that others make at once. A request that
  * is sent again because its answer got lost is refused by what it has itself written: the file bears its writer's mark, so that this is
  * told from a conflict.
  */
