@@ -270,7 +270,7 @@ def run_weir(options: argparse.Namespace, views: bool) -> None:
     from spark_jobs.entry import Call
     from spark_jobs.stream_job import Driver
     from weir.layout import Lake
-    from weir.records import Control
+    from weir.records.driver import Control
     from weir.supervision import take_lease
 
     pipeline = declared(options)

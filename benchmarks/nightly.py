@@ -36,7 +36,7 @@ from weir.jars import fetch_jars  # noqa: E402
 from weir.layout import ARCHIVE_QUERY, Lake, archive_fingerprint, view_query  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.pipeline import Pipeline  # noqa: E402
-from weir.records import DayVerdict, Settlement  # noqa: E402
+from weir.records.night import DayVerdict, Settlement  # noqa: E402
 from weir.serving import ServedView  # noqa: E402
 from weir.settling import settle  # noqa: E402
 

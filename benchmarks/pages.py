@@ -30,7 +30,9 @@ from weir.gauges import EVERY_SECONDS, KEPT_SECONDS, Readings  # noqa: E402
 from weir.layout import Home, Lake  # noqa: E402
 from weir.loader import load_pipelines, read_yaml  # noqa: E402
 from weir.pipeline import Pipeline  # noqa: E402
-from weir.records import FATES, Cell, CellCause, Control, DayQuality, LedgerLine, NightlyReport, ViewComparison  # noqa: E402
+from weir.records.driver import Control  # noqa: E402
+from weir.records.night import FATES, Cell, CellCause, LedgerLine, NightlyReport, ViewComparison  # noqa: E402
+from weir.records.quality import DayQuality  # noqa: E402
 from weir.summaries import DAYS_KEPT, NightSummary, summarise_quality  # noqa: E402
 
 LONG, SHORT, VIEW = "shop", "shop_young", "revenue_per_minute"

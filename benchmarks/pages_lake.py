@@ -16,7 +16,7 @@ from weir.event_time import utc_now
 from weir.layout import Lake
 from weir.loader import load_pipeline
 from weir.pipeline import Pipeline
-from weir.records import DayVerdict, Settlement
+from weir.records.night import DayVerdict, Settlement
 from weir.settling import settle
 
 VALUES = ("AT", "BE", "CH", "DE", "ES", "FR", "IT", "NL")

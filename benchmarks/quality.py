@@ -42,7 +42,7 @@ from weir.expectations import Expectation  # noqa: E402
 from weir.jars import fetch_jars  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.pipeline import Pipeline, Stream  # noqa: E402
-from weir.records import DayQuality, ExpectationResult, RefineCursor, Sample  # noqa: E402
+from weir.records.quality import DayQuality, ExpectationResult, RefineCursor, Sample  # noqa: E402
 
 RULES: list[dict[str, Any]] = [
     {"expect_column_values_to_not_be_null": {"column": "order_id"}},

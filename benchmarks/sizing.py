@@ -31,7 +31,7 @@ from weir.jobs import Job  # noqa: E402
 from weir.layout import Home  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.produce import plan_events, send_events  # noqa: E402
-from weir.records import NightlyReport  # noqa: E402
+from weir.records.night import NightlyReport  # noqa: E402
 
 SIZES = (100_000, 500_000)
 RATES = (10_000, 100_000, 1_000_000)

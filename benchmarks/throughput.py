@@ -188,7 +188,7 @@ def start_weir(options: argparse.Namespace) -> "tuple[StreamingQuery, list[dict[
     from spark_jobs.session import build_session
     from spark_jobs.stream_job import Driver
     from weir.layout import Lake
-    from weir.records import Control
+    from weir.records.driver import Control
     from weir.supervision import take_lease
 
     told = listen(build_session("weir"))

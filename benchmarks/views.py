@@ -33,7 +33,7 @@ from weir.jobs import start_stream, stop_stream, wait_until_running  # noqa: E40
 from weir.layout import ARCHIVE_QUERY, Home, table_query, view_query  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.produce import plan_events, send_events  # noqa: E402
-from weir.records import Control, Heartbeat  # noqa: E402
+from weir.records.driver import Control, Heartbeat  # noqa: E402
 
 GROWTH = 1.3
 

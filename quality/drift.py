@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from weir.pipeline import Stream, Table
-from weir.records import Drift
+from weir.records.quality import Drift
 
 MAX_DRIFTS = 50
 MAX_CHARACTERS = 80

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from quality.suite import build_suite, quiet_context
 from weir.expectations import Expectation
 from weir.masking import MASK
-from weir.records import Decision, ExpectationResult
+from weir.records.quality import Decision, ExpectationResult
 
 DEADLINE_SECONDS = 300
 RESULT_FORMAT = {"result_format": "SUMMARY", "partial_unexpected_count": 5}

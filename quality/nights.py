@@ -10,7 +10,7 @@ from quality.reports import render
 from weir.lake_files import write_whole
 from weir.look.nights import ALARM, night_context
 from weir.pipeline import Pipeline
-from weir.records import NightlyReport
+from weir.records.night import NightlyReport
 from weir.summaries import NightSummary
 
 _PAGE_NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.html")

@@ -25,7 +25,7 @@ from weir.lake_files import write_whole
 from weir.look import MOST_ROWS, cut, page_environment, share, short, style, visible
 from weir.look.charts import Frame, Tick, axis_end, round_up
 from weir.pipeline import Pipeline
-from weir.records import DayQuality, ExpectationResult, GateReport
+from weir.records.quality import DayQuality, ExpectationResult, GateReport
 from weir.summaries import DAYS_KEPT
 
 if TYPE_CHECKING:

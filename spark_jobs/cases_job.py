@@ -29,7 +29,7 @@ from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows, look_up, mark_first, table_changes
 from weir.cases import Case, CaseMessage, as_text, compare, load_cases
 from weir.pipeline import Pipeline, Stream, View
-from weir.records import CaseResult, Outcome
+from weir.records.jobs import CaseResult, Outcome
 from weir.refusal import Refusal
 
 Messages = dict[str, list[CaseMessage]]

@@ -16,7 +16,7 @@ from spark_jobs.session import build_session
 from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows, look_up, table_changes
 from weir.pipeline import Pipeline, Stream, Table
-from weir.records import Outcome
+from weir.records.jobs import Outcome
 from weir.refusal import Refusal
 from weir.serving import check_served
 from weir.sql_text import relations_in

@@ -21,7 +21,7 @@ from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.session import build_session, chosen_master
 from weir.lake_files import lake_path, write_whole
 from weir.pipeline import Pipeline
-from weir.records import Outcome
+from weir.records.jobs import Outcome
 from weir.refusal import Refusal
 
 EXECUTOR_SECONDS = 90

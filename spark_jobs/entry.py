@@ -12,7 +12,7 @@ from weir.lake_files import lake_path, store_trouble
 from weir.layout import Lake
 from weir.loader import load_named
 from weir.pipeline import Pipeline
-from weir.records import Outcome
+from weir.records.jobs import Outcome
 from weir.refusal import Refusal
 
 

@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 
 from spark_jobs.progress import BatchRange, read_until
 from weir.pipeline import Stream
-from weir.records import LatenessChoice, Loss
+from weir.records.driver import Loss
+from weir.records.night import LatenessChoice
 
 RANGES = pa.schema(
     {

@@ -37,7 +37,10 @@ from weir.housekeeping import (
 )
 from weir.lake_files import lake_path, remove_folder, written_at
 from weir.layout import REFINE
-from weir.records import Control, DirtyDay, ExpiredRows, HousekeepingReport, Losses, Outcome, PublishPlan, RawKept, RefineCursor, TableFiles
+from weir.records.driver import Control, Losses
+from weir.records.jobs import ExpiredRows, HousekeepingReport, Outcome, RawKept, TableFiles
+from weir.records.night import DirtyDay
+from weir.records.quality import PublishPlan, RefineCursor
 from weir.refusal import Refusal
 from weir.serving import summarise_quarantine
 from weir.supervision import hold_lease

@@ -7,7 +7,8 @@ from datetime import date
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from weir.records import FATES, LedgerLine, Loss, LostRange
+from weir.records.driver import Loss
+from weir.records.night import FATES, LedgerLine, LostRange
 
 LINES = (
     "view string, stream string, topic string, partition int, _day date, first_offset bigint, until_offset bigint, offsets bigint, "

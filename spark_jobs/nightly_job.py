@@ -34,24 +34,21 @@ from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
 from weir.faults import fault_point
 from weir.layout import ARCHIVE_QUERY, corrections_topic, view_query
 from weir.pipeline import COORDINATES, Stream, View
-from weir.records import (
+from weir.records.driver import Control, Loss, Losses
+from weir.records.jobs import Outcome, RawKept
+from weir.records.night import (
     Arrivals,
     Cause,
-    Control,
     DayVerdict,
-    Decision,
     DirtyDay,
     LedgerLine,
-    Loss,
-    Losses,
     NightlyReport,
-    Outcome,
-    RawKept,
     Settlement,
     StreamDay,
     VersionComparison,
     ViewComparison,
 )
+from weir.records.quality import Decision
 from weir.refusal import Refusal
 from weir.settling import dirtied_days, is_settled, judge_day, settle
 from weir.summaries import NightSummary

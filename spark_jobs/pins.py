@@ -15,7 +15,7 @@ from spark_jobs.progress import BatchRange, committed_batch, next_offsets, read_
 from spark_jobs.tables import exists, last_version, last_words, read
 from weir.event_time import day_bounds
 from weir.layout import ARCHIVE_QUERY, archive_fingerprint, view_query
-from weir.records import Control
+from weir.records.driver import Control
 
 ARCHIVE_SECONDS = 60
 """How long a night waits for the archive, which reads every ten seconds what the views read every second."""

@@ -23,7 +23,8 @@ from weir.faults import fault_point
 from weir.lake_files import remove_folder
 from weir.layout import REFINE, Lake, app_id
 from weir.pipeline import COORDINATES, Pipeline, Stream
-from weir.records import DirtyDay, PublishPlan, RefineCursor
+from weir.records.night import DirtyDay
+from weir.records.quality import PublishPlan, RefineCursor
 
 CONFLICT = "identity:not_conflict"
 """The same identity with other content: not a duplicate, somebody has to look at it."""

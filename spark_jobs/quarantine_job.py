@@ -18,7 +18,9 @@ from spark_jobs.tables import exists
 from weir.event_time import utc_now
 from weir.layout import REPLAY, Lake
 from weir.pipeline import COORDINATES, nearest
-from weir.records import Control, Outcome, PublishPlan, RefineCursor, ReplayReport
+from weir.records.driver import Control
+from weir.records.jobs import Outcome
+from weir.records.quality import PublishPlan, RefineCursor, ReplayReport
 from weir.refusal import Refusal
 from weir.serving import summarise_quarantine
 from weir.supervision import hold_lease

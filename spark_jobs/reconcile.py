@@ -15,7 +15,7 @@ from pyspark.sql.types import DoubleType, FloatType
 
 from weir.event_time import format_duration
 from weir.pipeline import Stream, View
-from weir.records import Cause, Cell, CellCause, ViewComparison
+from weir.records.night import Cause, Cell, CellCause, ViewComparison
 
 MAX_EXAMPLES = 20
 MAX_IDENTITIES = 20

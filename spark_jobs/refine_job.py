@@ -25,22 +25,13 @@ from spark_jobs.session import build_session
 from spark_jobs.tables import exists, read
 from weir.event_time import utc_now
 from weir.faults import fault_point
+from weir.lake_files import write_whole
 from weir.layout import REFINE
 from weir.masking import shown_payload, shown_row
 from weir.pipeline import COORDINATES, nearest
-from weir.records import (
-    Control,
-    DayQuality,
-    Decision,
-    Drift,
-    GateReport,
-    Outcome,
-    PublishPlan,
-    RefineCursor,
-    RefineReport,
-    Sample,
-    write_whole,
-)
+from weir.records.driver import Control
+from weir.records.jobs import Outcome
+from weir.records.quality import DayQuality, Decision, Drift, GateReport, PublishPlan, RefineCursor, RefineReport, Sample
 from weir.refusal import Refusal
 from weir.serving import summarise_quarantine
 from weir.summaries import DAYS_KEPT, summarise_quality

@@ -35,7 +35,8 @@ from weir.faults import fault_point
 from weir.gauges import Readings
 from weir.lake_files import lake_path, remove_folder
 from weir.layout import ARCHIVE_QUERY, alerts_topic, app_id, archive_fingerprint, rejected_topic, table_query, view_query, watch_query
-from weir.records import Control, Heartbeat, Lease, Loss, Losses, Outcome, QueryPulse, Searches, State
+from weir.records.driver import Control, Heartbeat, Lease, Loss, Losses, QueryPulse, Searches, State
+from weir.records.jobs import Outcome
 from weir.refusal import Refusal
 from weir.stack import create_topics, end_offsets, first_offsets, missing_topics, shortest_retention_seconds
 from weir.supervision import BEAT_SECONDS, LOST_OFFSETS, LeaseLost, check_lease, take_lease

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from weir.records import Heartbeat, Identity, QueryPulse
+from weir.records.driver import Heartbeat, Identity, QueryPulse
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

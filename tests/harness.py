@@ -27,7 +27,10 @@ from weir.layout import Home, Lake
 from weir.loader import load_named, read_yaml
 from weir.pipeline import Pipeline
 from weir.produce import Event, plan_events, send_events
-from weir.records import Control, NightlyReport, Outcome, ReplayReport
+from weir.records.driver import Control
+from weir.records.jobs import Outcome
+from weir.records.night import NightlyReport
+from weir.records.quality import ReplayReport
 from weir.serving import answer_query
 from weir.sql_text import relations_in
 

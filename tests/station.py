@@ -13,7 +13,7 @@ from weir import embedded_airflow
 from weir.embedded_airflow import AirflowApi, PartsRecord
 from weir.layout import MICROBATCH, NIGHTLY, SHIFT_TASK, STREAM, dag_id
 from weir.loader import load_named, read_yaml
-from weir.records import Heartbeat, Lease
+from weir.records.driver import Heartbeat, Lease
 
 SHIFTS, REFINES, NIGHTS = dag_id("shop", STREAM), dag_id("shop", MICROBATCH), dag_id("shop", NIGHTLY)
 MAY_TAKE_SECONDS = 240

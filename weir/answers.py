@@ -9,7 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from weir.records import Record
+from weir.records.record import Record
 
 MOST_CHARACTERS = 4_000
 """Of one value; the rest is cut off."""

@@ -21,7 +21,8 @@ from weir.jobs import JobFailed, stop_stream
 from weir.layout import MICROBATCH, NIGHTLY, STREAM, Home, dag_id
 from weir.loader import load_named
 from weir.produce import plan_events, send_events
-from weir.records import Control, NightlyReport
+from weir.records.driver import Control
+from weir.records.night import NightlyReport
 from weir.serving import answer_query
 
 PIPELINE = "shop"

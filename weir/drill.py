@@ -38,7 +38,8 @@ from weir.loader import load_named
 from weir.pipeline import Pipeline
 from weir.processes import Say
 from weir.produce import Event, encode, plan_events, send_events
-from weir.records import Control, Heartbeat, LedgerLine, NightlyReport, Settlement, ViewComparison
+from weir.records.driver import Control, Heartbeat
+from weir.records.night import LedgerLine, NightlyReport, Settlement, ViewComparison
 from weir.refusal import Refusal
 from weir.serving import answer_query, differences, tamper_with_cell
 from weir.spark_cluster import start_cluster, stop_cluster

@@ -25,7 +25,8 @@ from weir.event_time import utc_now
 from weir.lake_files import write_whole
 from weir.layout import PROJECT, SPARK_CONNECTION, Home
 from weir.processes import HOST, Say, choose_port, end_processes, lock_stack, open_log, say_nothing
-from weir.records import Identity, Record
+from weir.records.driver import Identity
+from weir.records.record import Record
 from weir.refusal import Refusal
 from weir.spark_cluster import spark_environment
 

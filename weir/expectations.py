@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from weir.records import Severity
+from weir.records.quality import Severity
 from weir.regexes import checked_regex
 
 Types = Mapping[str, str]

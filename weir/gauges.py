@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from weir.layout import ARCHIVE_QUERY, view_query
-from weir.records import Heartbeat, Record
+from weir.records.driver import Heartbeat
+from weir.records.record import Record
 
 EVERY_SECONDS = 20
 KEPT_SECONDS = 6 * 3_600

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from weir.event_time import utc_now
 from weir.layout import Home
-from weir.records import Control, Heartbeat, Outcome
+from weir.records.driver import Control, Heartbeat
+from weir.records.jobs import Outcome
 from weir.refusal import Refusal
 from weir.spark_cluster import spark_environment
 

@@ -10,7 +10,8 @@ from weir.gauges import headroom_seconds, stale_seconds
 from weir.layout import ARCHIVE_QUERY, view_query
 from weir.look import lasting
 from weir.pipeline import Pipeline
-from weir.records import Heartbeat, Record
+from weir.records.driver import Heartbeat
+from weir.records.record import Record
 
 LEAST_HEADROOM = 0.25
 """Of the log's retention. Below it a person still has time to act; it holds without being declared."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weir.pipeline import Contract, Pipeline
-from weir.records import Cell
+from weir.records.night import Cell
 
 MASK = "•••"
 MAX_VALUE, MAX_PAYLOAD = 200, 2_000

@@ -9,7 +9,9 @@ from weir.layout import ARCHIVE_QUERY, Home, Lake, table_query, view_query, watc
 from weir.levels import Breaches, Level, measure_levels
 from weir.loader import declared_folders, load_pipeline
 from weir.pipeline import Pipeline
-from weir.records import Control, DirtyDay, DriverEnd, Heartbeat, QueryPulse, Record, read_once
+from weir.records.driver import Control, DriverEnd, Heartbeat, QueryPulse
+from weir.records.night import DirtyDay
+from weir.records.record import Record, read_once
 from weir.refusal import Refusal
 from weir.summaries import QualitySummary
 from weir.supervision import LEASE_SECONDS

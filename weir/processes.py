@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from weir.layout import Home
-from weir.records import Identity
+from weir.records.driver import Identity
 from weir.refusal import Refusal
 
 Say = Callable[[str], None]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import StringConstraints, ValidationError, model_validator
 
 from weir.pipeline import Name
-from weir.records import Record
+from weir.records.record import Record
 from weir.refusal import Refusal
 
 RULE = r"[A-Za-z0-9_][A-Za-z0-9_,:#]{0,299}"

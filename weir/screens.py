@@ -12,21 +12,10 @@ from rich.text import Text
 
 from weir.layout import Home
 from weir.pipeline import Stream, View
-from weir.records import (
-    FATES,
-    CaseResult,
-    Cell,
-    Heartbeat,
-    HousekeepingReport,
-    LatenessChoice,
-    LedgerLine,
-    NightlyReport,
-    RefineReport,
-    ReplayReport,
-    Search,
-    Settlement,
-    ViewComparison,
-)
+from weir.records.driver import Heartbeat, Search
+from weir.records.jobs import CaseResult, HousekeepingReport
+from weir.records.night import FATES, Cell, LatenessChoice, LedgerLine, NightlyReport, Settlement, ViewComparison
+from weir.records.quality import RefineReport, ReplayReport
 from weir.serving import Answer, QuarantineGroup
 from weir.wording import LOST, WHY
 

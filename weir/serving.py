@@ -20,7 +20,7 @@ from weir.masking import masked_column, private_columns
 from weir.open_tables import DAY, MOST_TABLES, OpenTables, Snapshot
 from weir.pipeline import Pipeline, history_of, nearest
 from weir.quarantine import QuarantinedStream, QuarantineFilter, QuarantineSummary
-from weir.records import Cell, Settlement
+from weir.records.night import Cell, Settlement
 from weir.refusal import Refusal
 from weir.sql_text import relations_in
 

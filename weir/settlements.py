@@ -7,7 +7,7 @@ from weir import settling
 from weir.event_time import utc_now
 from weir.layout import Lake
 from weir.pipeline import Pipeline
-from weir.records import NightlyReport, Settlement
+from weir.records.night import NightlyReport, Settlement
 from weir.refusal import Refusal
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 
 from weir.event_time import ONE_DAY, Run
-from weir.records import Acceptance, Arrivals, DayVerdict, Decision, Settlement, ViewComparison
+from weir.records.night import Acceptance, Arrivals, DayVerdict, Settlement, ViewComparison
+from weir.records.quality import Decision
 from weir.refusal import Refusal
 
 KEPT_DAYS = 60

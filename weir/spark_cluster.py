@@ -17,7 +17,8 @@ from weir.event_time import utc_now
 from weir.lake_files import write_whole
 from weir.layout import Home
 from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, pyspark_folder, say_nothing
-from weir.records import Identity, Record
+from weir.records.driver import Identity
+from weir.records.record import Record
 from weir.refusal import Refusal
 
 START_SECONDS = 60

@@ -21,7 +21,8 @@ from weir.event_time import utc_now
 from weir.jars import kafka_jars, pyspark_jars
 from weir.layout import Home
 from weir.processes import HOST, Say, choose_port, end_processes, find_java, lock_stack, open_log, say_nothing
-from weir.records import Identity, Record
+from weir.records.driver import Identity
+from weir.records.record import Record
 from weir.refusal import Refusal
 
 FREE_BYTES_NEEDED = 1_000_000_000

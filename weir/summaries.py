@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from datetime import date, datetime
 
 from weir.event_time import utc_now
-from weir.records import DayQuality, Decision, GateReport, NightlyReport, Record, ViewComparison
+from weir.records.night import NightlyReport, ViewComparison
+from weir.records.quality import DayQuality, Decision, GateReport
+from weir.records.record import Record
 
 DAYS_KEPT = 31
 REASONS_KEPT = 20

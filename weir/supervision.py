@@ -13,7 +13,8 @@ from typing import Literal
 
 from weir.event_time import utc_now
 from weir.lake_files import lake_path
-from weir.records import Control, DriverEnd, Heartbeat, Identity, Launch, Lease, Outcome, StopRequest
+from weir.records.driver import Control, DriverEnd, Heartbeat, Identity, Launch, Lease, StopRequest
+from weir.records.jobs import Outcome
 from weir.refusal import Refusal
 
 BEAT_SECONDS = 2

@@ -12,7 +12,7 @@ from airflow.utils.types import DagRunTriggeredByType
 
 from weir.event_time import utc_now
 from weir.layout import NIGHTLY, STREAM, Home, dag_id
-from weir.records import Control
+from weir.records.driver import Control
 from weir.refusal import Refusal
 
 

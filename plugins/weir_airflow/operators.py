@@ -19,7 +19,8 @@ from weir.faults import fault_point
 from weir.jobs import job_arguments, make_room_for_log, stop_or_kill
 from weir.layout import NIGHTLY, QUARANTINE, SHIFT_TASK, SPARK_CONNECTION, Home, dag_id, job_script
 from weir.quarantine import QuarantineAct
-from weir.records import Control, DriverEnd, Identity, Launch, Outcome
+from weir.records.driver import Control, DriverEnd, Identity, Launch
+from weir.records.jobs import Outcome
 from weir.refusal import Refusal
 from weir.supervision import Act, Policy, decide, observe
 from weir_airflow.triggers import HeartbeatTrigger

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from weir.layout import QUARANTINE, QUARANTINE_TASK, dag_id
 from weir.quarantine import QuarantineAct
-from weir.records import ReplayReport
+from weir.records.quality import ReplayReport
 from weir.refusal import Refusal
 from weir_airflow.operators import TOLD
 

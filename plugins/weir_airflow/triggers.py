@@ -16,7 +16,7 @@ from weir.layout import Home
 from weir.levels import Breaches, compare_breaches
 from weir.loader import load_named
 from weir.overview import levels_of
-from weir.records import Control, Heartbeat
+from weir.records.driver import Control, Heartbeat
 from weir.refusal import Refusal
 from weir.supervision import BEAT_SECONDS, Act, Policy, Seen, decide, observe
 from weir_airflow.alerts import tell

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from quarantined import aside, set_aside
 
 from weir.layout import Home
-from weir.records import Control
+from weir.records.driver import Control
 from weir_airflow.pages import app
 
 ROOT = Path(__file__).resolve().parents[2]

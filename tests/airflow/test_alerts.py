@@ -15,7 +15,7 @@ from beats import beat, pulse
 from botocore.exceptions import EndpointConnectionError
 
 from weir.event_time import utc_now
-from weir.records import Control
+from weir.records.driver import Control
 from weir.supervision import Seen, observe
 from weir_airflow import triggers
 from weir_airflow.alerts import TellConnections, tell_of_late_night

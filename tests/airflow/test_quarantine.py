@@ -28,7 +28,7 @@ from sqlalchemy import delete, select, update
 
 from weir.layout import Home
 from weir.loader import load_named
-from weir.records import ReplayReport
+from weir.records.quality import ReplayReport
 from weir.serving import summarise_quarantine
 from weir_airflow.operators import TOLD
 from weir_airflow.pages import app

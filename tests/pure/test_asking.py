@@ -16,7 +16,7 @@ from weir.layout import Lake
 from weir.loader import load_pipeline
 from weir.open_tables import OpenTables
 from weir.pipeline import Pipeline
-from weir.records import Settlement
+from weir.records.night import Settlement
 from weir.refusal import Refusal
 from weir.serving import answer_query, last_cells, settled_cells
 from weir.view_reading import first_question, view_overviews

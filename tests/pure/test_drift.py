@@ -8,7 +8,7 @@ from events import order
 
 from quality.drift import find_drift
 from weir.pipeline import Pipeline, Stream
-from weir.records import Drift
+from weir.records.quality import Drift
 
 
 def sent(*documents: Any) -> list[bytes | None]:

@@ -6,7 +6,7 @@ import pytest
 
 from quality.gate import Validation, _exception_in, decide
 from weir.expectations import Expectation
-from weir.records import ExpectationResult
+from weir.records.quality import ExpectationResult
 
 
 def expectation(name: str = "expect_column_mean_to_be_between", **arguments: Any) -> Expectation:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.ledger import Partition, _with_reasons, _without, draw_lines
-from weir.records import FATES, Loss
+from weir.records.driver import Loss
+from weir.records.night import FATES
 
 DAY = date(2026, 3, 1)
 

@@ -9,7 +9,8 @@ from pages import Page
 from quality.nights import write_nights
 from weir.masking import MASK, shown_cell
 from weir.pipeline import Pipeline
-from weir.records import FATES, Cell, CellCause, Decision, LedgerLine, LostRange, NightlyReport, VersionComparison, ViewComparison
+from weir.records.night import FATES, Cell, CellCause, LedgerLine, LostRange, NightlyReport, VersionComparison, ViewComparison
+from weir.records.quality import Decision
 from weir.summaries import DAYS_KEPT, NightSummary
 
 VIEW = "revenue_per_minute"

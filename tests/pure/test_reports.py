@@ -16,7 +16,7 @@ from pages import Page
 from quality.reports import bar_picture, prove_inert, write_site
 from weir.look.charts import Frame
 from weir.pipeline import Pipeline
-from weir.records import DayQuality, Drift, ExpectationResult, GateReport, Sample
+from weir.records.quality import DayQuality, Drift, ExpectationResult, GateReport, Sample
 
 ROOT = Path(__file__).resolve().parents[2]
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

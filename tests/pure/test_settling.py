@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.event_time import Run
-from weir.records import Acceptance, Arrivals, DayVerdict, Decision, Settlement, ViewComparison
+from weir.records.night import Acceptance, Arrivals, DayVerdict, Settlement, ViewComparison
+from weir.records.quality import Decision
 from weir.refusal import Refusal
 from weir.settling import KEPT_DAYS, dirtied_days, is_settled, judge_day, revert, settle
 

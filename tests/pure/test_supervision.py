@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir.layout import Lake
-from weir.records import Control, DriverEnd, Heartbeat, Identity, Launch, Lease, StopRequest
+from weir.records.driver import Control, DriverEnd, Heartbeat, Identity, Launch, Lease, StopRequest
 from weir.refusal import Refusal
 from weir.supervision import HOLD_SECONDS, LEASE_SECONDS, Act, Leave, Policy, Seen, Take, decide, decide_lease, name_incurable
 

@@ -19,7 +19,7 @@ from spark_jobs.fates import count_fates, lateness_choices, with_fates
 from spark_jobs.progress import BatchRange
 from spark_jobs.transform import MESSAGE, dedupe_stream, judged_rows, mark_copies
 from weir.pipeline import Pipeline, Stream
-from weir.records import Loss
+from weir.records.driver import Loss
 
 LATENESS = timedelta(minutes=10)
 Batch = list[Message]

@@ -21,20 +21,10 @@ from spark_jobs.transform import MESSAGE
 from weir.layout import Lake
 from weir.loader import load_pipeline
 from weir.quarantine import QuarantineFilter
-from weir.records import (
-    Arrivals,
-    Control,
-    DirtyDay,
-    ExpiredRows,
-    HousekeepingReport,
-    Loss,
-    Losses,
-    Outcome,
-    PublishPlan,
-    RawKept,
-    RefineCursor,
-    TableFiles,
-)
+from weir.records.driver import Control, Loss, Losses
+from weir.records.jobs import ExpiredRows, HousekeepingReport, Outcome, RawKept, TableFiles
+from weir.records.night import Arrivals, DirtyDay
+from weir.records.quality import PublishPlan, RefineCursor
 from weir.refusal import Refusal
 from weir.serving import quarantine_groups
 from weir.supervision import hold_lease

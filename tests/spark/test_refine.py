@@ -21,7 +21,8 @@ from spark_jobs.entry import Call
 from weir.layout import Lake
 from weir.loader import load_pipeline
 from weir.quarantine import QuarantineFilter
-from weir.records import GateReport, Outcome, RefineCursor, ReplayReport
+from weir.records.jobs import Outcome
+from weir.records.quality import GateReport, RefineCursor, ReplayReport
 from weir.refusal import Refusal
 from weir.serving import quarantine_groups, quarantine_rows
 

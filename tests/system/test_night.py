@@ -25,7 +25,8 @@ from weir.generator import Shares
 from weir.jobs import Job, JobFailed
 from weir.layout import Home, corrections_topic
 from weir.produce import Event, encode
-from weir.records import Losses, NightlyReport
+from weir.records.driver import Losses
+from weir.records.night import NightlyReport
 from weir.screens import show_drill
 from weir.serving import ServedView, answer_query, differences, tamper_with_cell
 

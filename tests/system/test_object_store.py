@@ -23,7 +23,9 @@ from weir.generator import Shares
 from weir.jobs import JobFailed
 from weir.lake_files import delta_options, files_below, lake_path, remove_folder, written_at
 from weir.layout import Lake
-from weir.records import Control, DirtyDay, Identity, Searches, read_once
+from weir.records.driver import Control, Identity, Searches
+from weir.records.night import DirtyDay
+from weir.records.record import read_once
 from weir.refusal import Refusal
 
 DIRTY = Shares(dirty=0.05, late=0, duplicate=0.03, out_of_order=0.1, skewed=0.05, future=0.01)

@@ -33,7 +33,7 @@ from weir.generator import Shares
 from weir.layout import Home
 from weir.loader import read_yaml
 from weir.produce import Event, encode
-from weir.records import Control
+from weir.records.driver import Control
 
 pytestmark = pytest.mark.timeout(1_800)
 expect.set_options(timeout=60_000)

@@ -17,7 +17,7 @@ from weir import stack
 from weir.event_time import utc_now
 from weir.jars import fetch_jars, kafka_jars, spark_jars
 from weir.layout import Home
-from weir.records import Identity
+from weir.records.driver import Identity
 from weir.refusal import Refusal
 from weir.stack import Broker, KafkaRecord
 

@@ -12,7 +12,7 @@ from weir.jobs import Job
 from weir.layout import Home, alerts_topic
 from weir.loader import load_named, load_pipelines
 from weir.pipeline import nearest
-from weir.records import Search, Searches
+from weir.records.driver import Search, Searches
 from weir.refusal import Refusal
 from weir.stack import running_bootstrap
 

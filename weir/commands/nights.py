@@ -14,7 +14,7 @@ from weir.layout import Home
 from weir.loader import load_named, load_pipelines
 from weir.masking import shown_cell
 from weir.pipeline import Pipeline, nearest
-from weir.records import FATES, LedgerLine, NightlyReport
+from weir.records.night import FATES, LedgerLine, NightlyReport
 from weir.refusal import Refusal
 from weir.serving import differences, ledger_lines
 from weir.settlements import accept_cells, revert_settlement, settlements_of

@@ -14,7 +14,7 @@ from weir.loader import load_named
 from weir.masking import shown_quarantined
 from weir.pipeline import Pipeline
 from weir.quarantine import QuarantineAct, QuarantineFilter
-from weir.records import ReplayReport
+from weir.records.quality import ReplayReport
 from weir.serving import quarantine_groups, quarantine_rows
 
 

@@ -23,7 +23,7 @@ from weir.loader import load_named, load_pipelines
 from weir.overview import stream_overview
 from weir.pipeline import Pipeline
 from weir.produce import plan_events, send_events
-from weir.records import Control
+from weir.records.driver import Control
 from weir.refusal import Refusal
 
 KafkaPort = Annotated[int | None, typer.Option("--kafka-port", help="default: the last one, or any free port")]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from weir.event_time import utc_now
 from weir.jobs import Job, JobFailed
-from weir.records import Outcome
+from weir.records.jobs import Outcome
 
 FILE_WIDTH = 116
 """A file or pipe has no width of its own: wide enough for every table."""

@@ -4,7 +4,8 @@ from typing import Any
 
 from weir.masking import shown_cell
 from weir.pipeline import Pipeline
-from weir.records import FATES, Decision, LedgerLine, NightlyReport
+from weir.records.night import FATES, LedgerLine, NightlyReport
+from weir.records.quality import Decision
 from weir.summaries import word_of
 from weir.wording import LOST, WHY
 

@@ -7,7 +7,8 @@ from fastapi.responses import PlainTextResponse
 
 from weir.event_time import day_bounds, utc_now
 from weir.overview import StreamOverview, stream_overview
-from weir.records import Settlement, read_once
+from weir.records.night import Settlement
+from weir.records.record import read_once
 from weir.refusal import Refusal
 from weir.settlements import settlements_of
 from weir.summaries import NightSummary, QualitySummary

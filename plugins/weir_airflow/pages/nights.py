@@ -10,7 +10,8 @@ from weir.layout import NIGHTLY, dag_id
 from weir.look.nights import ALARM, night_context
 from weir.masking import shown_cell
 from weir.pipeline import Pipeline
-from weir.records import Cell, NightlyReport, read_once
+from weir.records.night import Cell, NightlyReport
+from weir.records.record import read_once
 from weir.serving import differences
 from weir.settlements import accept_cells, revert_settlement, settlements_of
 from weir.summaries import NightRow, NightSummary

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from weir.look.charts import Frame
 from weir.pipeline import Pipeline
-from weir.records import read_once
+from weir.records.record import read_once
 from weir.summaries import QualityDay, QualitySummary
 from weir_airflow.pages.book import Book, BookDep, PageNumber
 

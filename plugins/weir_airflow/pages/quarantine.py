@@ -11,7 +11,7 @@ from weir.layout import QUARANTINE, dag_id
 from weir.masking import shown_quarantined
 from weir.pipeline import Pipeline
 from weir.quarantine import MOST_NOTE_CHARACTERS, QuarantineAct, QuarantineFilter, QuarantineSummary
-from weir.records import read_once
+from weir.records.record import read_once
 from weir.serving import EXPIRY_WARNING_DAYS, count_quarantined, quarantine_groups, quarantine_rows
 from weir_airflow import acts
 from weir_airflow.access import refuse_other_sites

@@ -16,7 +16,8 @@ from weir.masking import shown_cell, shown_quarantined
 from weir.overview import StreamOverview, stream_overview
 from weir.pipeline import Pipeline
 from weir.quarantine import QuarantineAct, QuarantineFilter
-from weir.records import Cell, NightlyReport, Settlement, read_once
+from weir.records.night import Cell, NightlyReport, Settlement
+from weir.records.record import read_once
 from weir.refusal import Refusal
 from weir.serving import QuarantineGroup, count_quarantined, differences, quarantine_groups, quarantine_rows
 from weir.settlements import accept_cells, revert_settlement, settlements_of

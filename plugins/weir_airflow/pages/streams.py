@@ -11,7 +11,7 @@ from weir.layout import STREAM, dag_id
 from weir.look import short, size
 from weir.look.charts import Frame, TimeChart, time_chart
 from weir.overview import stream_overview
-from weir.records import read_once
+from weir.records.record import read_once
 from weir_airflow import acts
 from weir_airflow.access import refuse_other_sites
 from weir_airflow.pages.book import Book, BookDep, PageNumber

@@ -1,0 +1,1 @@
+"""The JSON that one process writes and another reads, by what it is about."""
