@@ -3,7 +3,7 @@
 The whole shop is run twice, over a small and then over a large number of events of one day: stream (archive, table and seven views, no
 watch), micro-batch and night, each as a process of its own, as people run them. The difference of two runs, by the difference of their
 events, is what an event costs; what a run costs before its first event drops out. Core time is that of the process and all of its
-children. `--json` prints one object.
+children. What a view remembers of one identity is measured alone: the state of a million of them. `--json` prints one object.
 """
 
 import argparse
@@ -23,6 +23,10 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from pyspark.sql import DataFrame  # noqa: E402
+
+from spark_jobs.session import build_session  # noqa: E402
+from spark_jobs.transform import dedupe_stream  # noqa: E402
 from weir import stack  # noqa: E402
 from weir.event_time import utc_now  # noqa: E402
 from weir.generator import Shares, load_produce  # noqa: E402
@@ -39,6 +43,9 @@ BUSY = 0.6
 """Of a core, on average: the rest is for peaks, and for catching up after a restart."""
 PARTITION_RATE = 5_000
 """Events a second that one partition should carry, so that one core can read it and catch up."""
+IDENTITIES = 1_000_000
+LATENESS = 600
+"""Seconds for which the shop's views remember an identity."""
 
 
 def main() -> None:
@@ -88,6 +95,7 @@ def measure(sizes: tuple[int, int], say: Callable[[str], None]) -> dict[str, Any
             "accepted_bytes": round(accepted / events),
             "cell_bytes": round(batch / cells, 1),
             "cells_per_event": round(cells / events, 3),
+            "identity_bytes": identity_bytes(room / "identities"),
             "events": list(sizes),
             "core_seconds": {module: [round(own) for own in both] for module, both in costs.items()},
             "cores": os.cpu_count(),
@@ -119,6 +127,28 @@ def core_seconds(job: Job) -> float:
     return sum(spent.values())
 
 
+def identity_bytes(room: Path) -> float:
+    """What the state of a view holds for one identity, on disk, when it is written as a whole."""
+    spark = build_session("sizing")
+    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "false")
+    ids = spark.range(IDENTITIES).selectExpr(
+        "concat('o-', lower(hex(xxhash64(id)))) AS order_id", "timestamp '2026-03-01 12:00' AS ordered_at"
+    )
+    ids.write.parquet(str(room / "ids"))
+    orders = load_named(ROOT / "pipelines", "shop").streams["orders"]
+    first = dedupe_stream(spark.readStream.schema(ids.schema).parquet(str(room / "ids")), orders)
+
+    def pass_on(frame: DataFrame, batch: int) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    writer = first.writeStream.foreachBatch(pass_on).option("checkpointLocation", str(room / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    held = max(own["stateOperators"][0]["customMetrics"]["rocksdbSstFileSize"] for own in query.recentProgress if own["stateOperators"])
+    spark.stop()
+    return round(float(held) / IDENTITIES, 1)
+
+
 def size_of(folder: Path, files: str = "*") -> int:
     """Of these files in it; Kafka's indexes are sparse, and left out."""
     return sum(file.stat().st_size for file in folder.rglob(files) if file.is_file())
@@ -128,14 +158,15 @@ def arithmetic(own: dict[str, Any]) -> list[str]:
     """A row for each rate, in Markdown."""
     online, all_day = own["stream_core_us"] + own["refine_core_us"], own["nightly_core_us"]
     lines = [
-        "| events/s | cores, all day | core hours of a night | partitions | log a day | archive a day | accepted a day |",
-        "|---|---|---|---|---|---|---|",
+        "| events/s | cores, all day | core hours of a night | partitions | state | log a day | archive a day | accepted a day |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for rate in RATES:
         a_day = rate * 86_400
         sizes = (f"{a_day * own[name] / 1e9:,.0f} GB" for name in ("log_bytes", "raw_bytes", "accepted_bytes"))
         cores, night = rate * online / 1e6 / BUSY, a_day * all_day / 1e6 / 3_600
-        lines.append(f"| {rate:,} | {cores:,.0f} | {night:,.0f} | {max(1, rate // PARTITION_RATE)} | {' | '.join(sizes)} |")
+        state = f"{rate * LATENESS * own['identity_bytes'] / 1e9:,.1f} GB"
+        lines.append(f"| {rate:,} | {cores:,.0f} | {night:,.0f} | {max(1, rate // PARTITION_RATE)} | {state} | {' | '.join(sizes)} |")
     return lines
 
 

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random
+
 from weir.refusal import Refusal
 
 OBJECT_STORE = "s3a://"
@@ -110,15 +112,22 @@ def _written_beside(file: Path, text: str) -> Path:
     return Path(temporary)
 
 
+class _UndecidedError(OSError):
+    """Another one is just being created: the store cannot say yet who was first."""
+
+
+@retry(retry=retry_if_exception_type(_UndecidedError), wait=wait_random(0.05, 0.5), stop=stop_after_delay(30), reraise=True)
 def _create_object(file: Any, text: str) -> bool:
     try:
         file.fs.pipe_file(file.path, text.encode(), mode="create")
     except OSError as error:
-        answer = getattr(error.__cause__, "response", {}).get("Error", {})
-        if answer.get("Code") not in ("PreconditionFailed", "ConditionalRequestConflict"):
-            raise
-        # A request that was sent again because its answer got lost is refused by what it has itself written.
-        return bool(file.read_text(encoding="utf-8") == text)
+        match getattr(error.__cause__, "response", {}).get("Error", {}).get("Code"):
+            case "PreconditionFailed":
+                # A request that was sent again because its answer got lost is refused by what it has itself written.
+                return bool(file.read_text(encoding="utf-8") == text)
+            case "ConditionalRequestConflict":
+                raise _UndecidedError(f"{file}: others create it, too") from error
+        raise
     return True
 
 

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import fsspec
 import oracle
 import pytest
 from deltalake import DeltaTable
 from harness import DAY, ROOT, Workplace, archive_of, messages_of
-from object_store import BUCKET, running_store
+from object_store import BUCKET, Unsteady, running_store
 
 from weir import lake_files
 from weir.generator import Shares
@@ -136,8 +137,6 @@ def test_a_store_that_overwrites_whatever_it_is_told_is_refused(monkeypatch: pyt
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for name, value in {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    import fsspec
-
     fsspec.filesystem("s3").clear_instance_cache()
     try:
         with pytest.raises(Refusal, match="it needs conditional writes"):
@@ -153,10 +152,31 @@ import sys
 from spark_jobs.session import build_session
 from spark_jobs.tables import append_once
 spark = build_session("appends")
-for number in range(15):
+for number in range(int(sys.argv[3])):
     rows = spark.createDataFrame([(sys.argv[1], number)], "writer string, number int")
     append_once(rows, sys.argv[2], [], sys.argv[1], number, {})
 """
+
+
+def test_a_store_whose_answers_get_lost_loses_and_doubles_nothing(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before its answer got lost is not written again, and is nobody else's; what was refused for a moment is."""
+    between = Unsteady(os.environ["AWS_ENDPOINT_URL"])
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.address)
+        fsspec.filesystem("s3").clear_instance_cache()
+        control = Control(Lake.at(f"{store}/unsteady").control("shop"))
+        taken = [control.take_lease(generation, Identity.of_this_process()) for generation in (1, 2, 3)]
+        assert [own.generation if own else None for own in taken] == [1, 2, 3]
+        table = f"{Lake.at(store).root}/unsteady/appends"
+        environment = os.environ | {"WEIR_LAKE": store}
+        subprocess.run([sys.executable, "-c", APPENDS, "a", table, "6"], cwd=ROOT, env=environment, check=True, timeout=300)
+        assert min(between.done["lost"], between.done["conflict"]) >= 3 and between.done["again"] >= 6, between.done
+    finally:
+        between.close()
+        monkeypatch.undo()
+        fsspec.filesystem("s3").clear_instance_cache()
+    rows = DeltaTable(table, storage_options=delta_options(table)).to_pyarrow_table().to_pylist()
+    assert Counter((row["writer"], row["number"]) for row in rows) == Counter(("a", n) for n in range(6))
 
 
 @pytest.mark.soak
@@ -164,8 +184,8 @@ def test_two_processes_that_commit_at_once_lose_nothing(store: str) -> None:
     """Delta's own log store for S3 locks within one JVM only."""
     environment = os.environ | {"WEIR_LAKE": store}
     table = f"{Lake.at(store).root}/appends"
-    subprocess.run([sys.executable, "-c", APPENDS, "first", table], cwd=ROOT, env=environment, check=True, timeout=300)
-    both = [subprocess.Popen([sys.executable, "-c", APPENDS, name, table], cwd=ROOT, env=environment) for name in ("a", "b")]
+    subprocess.run([sys.executable, "-c", APPENDS, "first", table, "15"], cwd=ROOT, env=environment, check=True, timeout=300)
+    both = [subprocess.Popen([sys.executable, "-c", APPENDS, name, table, "15"], cwd=ROOT, env=environment) for name in ("a", "b")]
     assert [own.wait(timeout=600) for own in both] == [0, 0]
     rows = DeltaTable(table, storage_options=delta_options(table)).to_pyarrow_table().to_pylist()
     assert Counter((row["writer"], row["number"]) for row in rows) == Counter((w, n) for w in ("first", "a", "b") for n in range(15))

@@ -1,6 +1,8 @@
 package weir;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Iterator;
 import java.util.UUID;
@@ -10,7 +12,6 @@ import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.fs.PathIOException;
 
 /**
  * Delta's log in an object store that many processes write: the store itself says who was first (PUT with If-None-Match).
@@ -22,6 +23,8 @@ import org.apache.hadoop.fs.PathIOException;
 public class ConditionalLogStore extends io.delta.storage.HadoopFileSystemLogStore {
 
     private static final String MARK = "weir-written-by";
+    private static final String UNDECIDED = "ConditionalRequestConflict";
+    private static final int ATTEMPTS = 20;
 
     public ConditionalLogStore(Configuration conf) {
         super(conf);
@@ -29,20 +32,35 @@ public class ConditionalLogStore extends io.delta.storage.HadoopFileSystemLogSto
 
     public void write(Path path, Iterator actions, Boolean overwrite, Configuration conf) throws IOException {
         FileSystem fs = path.getFileSystem(conf);
+        byte[] text = joined(actions);
         if (overwrite.booleanValue()) {
-            send(fs.create(path, true), actions);
+            send(fs.create(path, true), text);
             return;
         }
+        for (int attempt = 1; !isCreated(fs, path, text); attempt++) {
+            if (attempt == ATTEMPTS) {
+                throw new IOException(path + ": the object store could not say in " + ATTEMPTS + " attempts who was first");
+            }
+            pause();
+        }
+    }
+
+    /** False where another one is just being created, and the store cannot say yet who was first. */
+    private static boolean isCreated(FileSystem fs, Path path, byte[] text) throws IOException {
         String mark = UUID.randomUUID().toString();
         FSDataOutputStreamBuilder builder = fs.createFile(path);
         builder.overwrite(false);
         builder.must("fs.option.create.conditional.overwrite", true);
         builder.must("fs.s3a.create.header." + MARK, mark);
         try {
-            send((FSDataOutputStream) builder.build(), actions);
+            send((FSDataOutputStream) builder.build(), text);
+            return true;
         } catch (FileAlreadyExistsException taken) {
             throw new java.nio.file.FileAlreadyExistsException(path.toString());
-        } catch (PathIOException refused) {
+        } catch (IOException refused) {
+            if (String.valueOf(refused.getMessage()).contains(UNDECIDED)) {
+                return false;
+            }
             // S3A's word for a precondition that did not hold; it is no public class of Hadoop's.
             if (!refused.getClass().getSimpleName().equals("RemoteFileChangedException")) {
                 throw refused;
@@ -50,6 +68,7 @@ public class ConditionalLogStore extends io.delta.storage.HadoopFileSystemLogSto
             if (!mark.equals(markOf(fs, path))) {
                 throw new java.nio.file.FileAlreadyExistsException(path.toString());
             }
+            return true;
         }
     }
 
@@ -57,11 +76,26 @@ public class ConditionalLogStore extends io.delta.storage.HadoopFileSystemLogSto
         return Boolean.FALSE;
     }
 
-    private static void send(FSDataOutputStream stream, Iterator actions) throws IOException {
+    private static byte[] joined(Iterator actions) throws IOException {
+        ByteArrayOutputStream text = new ByteArrayOutputStream();
         while (actions.hasNext()) {
-            stream.write((((String) actions.next()) + "\n").getBytes(StandardCharsets.UTF_8));
+            text.write((((String) actions.next()) + "\n").getBytes(StandardCharsets.UTF_8));
         }
+        return text.toByteArray();
+    }
+
+    private static void send(FSDataOutputStream stream, byte[] text) throws IOException {
+        stream.write(text);
         stream.close();
+    }
+
+    private static void pause() throws IOException {
+        try {
+            Thread.sleep(50 + (long) (Math.random() * 450));
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("stopped while a commit was undecided");
+        }
     }
 
     private static String markOf(FileSystem fs, Path path) throws IOException {
