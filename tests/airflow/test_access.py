@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
@@ -15,6 +16,7 @@ from fastapi.testclient import TestClient
 from quarantined import aside, set_aside
 
 from weir.layout import Home
+from weir.processes import choose_port
 from weir.records.driver import Control
 from weir_airflow.pages import app
 
@@ -190,3 +192,17 @@ def test_quarantined_rows_are_had_by_programs_masked_and_in_pages(visit: Visit) 
     assert client.get("/api/v1/quarantine/shop/runs/none").status_code == 404
     refused = visit("admin").post("/api/v1/quarantine/shop", json={"act": "discard", "stream": "orders"}, headers=OWN_SITE)
     assert refused.status_code == 409 and "says why" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/streams", "/api/v1/streams"])
+def test_a_lake_that_is_away_is_told_in_one_line(visit: Visit, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """An object store that nobody runs."""
+    away = {"WEIR_LAKE": "s3://weir/lake", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{choose_port(None, None, '')}", "AWS_REGION": "us-east-1"}
+    for name, value in (away | {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}).items():
+        monkeypatch.setenv(name, value)
+    fsspec.filesystem("s3").clear_instance_cache()
+    try:
+        answer = visit().get(path)
+    finally:
+        fsspec.filesystem("s3").clear_instance_cache()
+    assert answer.status_code == 503 and "the lake&#39;s object store" in answer.text.replace("'", "&#39;"), answer.text

@@ -7,7 +7,9 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.middleware.base import RequestResponseEndpoint
 
+from weir.lake_files import store_trouble
 from weir.layout import MICROBATCH, NIGHTLY, QUARANTINE, STREAM
 from weir.look import style
 from weir.refusal import Refusal
@@ -28,6 +30,17 @@ async def show_error(request: Request, error: AnyHTTPException) -> Response:
 @app.exception_handler(Refusal)
 async def show_refusal(request: Request, refusal: Refusal) -> Response:
     return await show_error(request, AnyHTTPException(409, str(refusal)))
+
+
+@app.middleware("http")
+async def tell_trouble(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """A lake that is away is no fault of a page."""
+    try:
+        return await call_next(request)
+    except Exception as error:
+        if (line := store_trouble(error)) is None:
+            raise
+        return await show_error(request, AnyHTTPException(503, line))
 
 
 @app.get("/")
