@@ -63,6 +63,13 @@ class Visitor:
         except Refusal as refusal:
             raise HTTPException(409, f"The declaration cannot be loaded: {refusal}") from None
 
+    def load_with(self, pipeline: str, view: str) -> Pipeline:
+        """The declaration, which has this view."""
+        declared = self.load(pipeline)
+        if view not in declared.views:
+            raise HTTPException(404, "There is no such view.")
+        return declared
+
     def declared(self, pipeline: str) -> Pipeline:
         return _DECLARATIONS.load(self.home, pipeline)
 

@@ -12,8 +12,10 @@ from airflow.utils.types import DagRunTriggeredByType
 
 from weir.event_time import utc_now
 from weir.layout import NIGHTLY, STREAM, Home, dag_id
+from weir.pipeline import Pipeline
 from weir.records.driver import Control
 from weir.refusal import Refusal
+from weir.settlements import accept_cells
 
 
 def start_stream(home: Home, pipeline: str, who: str) -> str:
@@ -75,6 +77,16 @@ def start_run(dag: str, who: str, settings: dict[str, Any]) -> str:
     if run is None:
         raise Refusal(f"Airflow did not start {dag}")
     return run_id
+
+
+def accept(home: Home, declared: Pipeline, view: str, day: date, reason: str, who: str) -> str:
+    """Accept what is unexplained of a day, and start the night that settles it. Where its DAG is off, the next one will."""
+    cells = accept_cells(home.lake, declared, view, day, reason, who)
+    told = f"{cells:,} unexplained {'cell is' if cells == 1 else 'cells are'} accepted in {view}"
+    try:
+        return f"{told}; {dag_id(declared.name, NIGHTLY)} settles {day} as {start_night(declared.name, day, who)}"
+    except Refusal as refusal:
+        return f"{told}; the next night of {day} settles them ({refusal})"
 
 
 def start_night(pipeline: str, day: date, who: str) -> str:

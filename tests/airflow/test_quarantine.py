@@ -1,88 +1,30 @@
 """The pages of the quarantine on a real Airflow database: what is shown, who may act, and which run each act becomes."""
 
-import shutil
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.api.common.trigger_dag import trigger_dag
-from airflow.api_fastapi.app import init_auth_manager
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.api_fastapi.core_api.security import get_user
-from airflow.dag_processing.bundles.manager import DagBundlesManager
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.xcom import XComModel
-from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType
 from events import NOON, order
-from fastapi.testclient import TestClient
-from pages import Page
 from quarantined import aside, set_aside
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
+from visiting import Browser
 
-from weir.layout import Home
 from weir.loader import load_named
 from weir.records.quality import ReplayReport
 from weir.serving import summarise_quarantine
 from weir_airflow.operators import TOLD
-from weir_airflow.pages import app
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DAG = "shop__quarantine"
 SCRIPT = "<script>alert('gone')</script>"
-OWN_SITE = {"sec-fetch-site": "same-origin"}
-
-
-@pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with the DAGs of the shop in it, as the DAG processor leaves them. Gives the folder of the declarations."""
-    pipelines = tmp_path_factory.mktemp("pipelines")
-    shutil.copytree(ROOT / "pipelines" / "shop", pipelines / "shop")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WEIR_PIPELINES", str(pipelines))
-        initdb()
-        DagBundlesManager().sync_bundles_to_db()
-        bag = DagBag(dag_folder=str(ROOT / "dags"), bundle_name="dags-folder", bundle_path=ROOT / "dags")
-        assert not bag.import_errors and DAG in bag.dags
-        sync_bag_to_db(bag, "dags-folder", None)
-        init_auth_manager()
-    return pipelines
-
-
-class Browser:
-    """Somebody with a role in front of the pages, and the lake behind them."""
-
-    def __init__(self, home: Home) -> None:
-        self.home, self.role = home, "admin"
-        self.client = TestClient(app, follow_redirects=False, headers={"accept": "text/html"})
-        app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ann", role=self.role)
-
-    def get(self, path: str, status: int = 200) -> Page:
-        answer = self.client.get(path)
-        assert answer.status_code == status, answer.text[-2_000:]
-        assert "default-src 'none'" in answer.headers["content-security-policy"]
-        return Page(answer.text)
-
-    def post(self, path: str, status: int = 303, headers: dict[str, str] = OWN_SITE, **form: str) -> str:
-        answer = self.client.post(path, data=form, headers=headers)
-        assert answer.status_code == status, answer.text[-2_000:]
-        return answer.headers.get("location", "") or Page(answer.text).words
-
-
-@pytest.fixture
-def browser(airflow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
-    monkeypatch.setenv("WEIR_PIPELINES", str(airflow))
-    monkeypatch.setenv("WEIR_HOME", str(tmp_path))
-    yield Browser(Home.from_environment())
-    app.dependency_overrides.clear()
-    with create_session() as session:
-        session.execute(delete(DagRun))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ Fate = Literal["counted", "late", "duplicate", "rejected", "undecodable", "lost"
 FATES: tuple[Fate, ...] = get_args(Fate)
 Cause = Literal["late", "duplicate", "quarantine", "table", "version", "cut", "lost", "pending", "unexplained"]
 """Why speed and batch say different things of a cell."""
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 class CellCause(Record):

@@ -9,11 +9,10 @@ from fastapi.responses import HTMLResponse, Response
 from weir.layout import NIGHTLY, dag_id
 from weir.look.nights import ALARM, night_context
 from weir.masking import shown_cell
-from weir.pipeline import Pipeline
-from weir.records.night import Cell, NightlyReport
+from weir.records.night import CAUSES, Cell, NightlyReport
 from weir.records.record import read_once
 from weir.serving import differences
-from weir.settlements import accept_cells, revert_settlement, settlements_of
+from weir.settlements import revert_settlement, settlements_of
 from weir.summaries import NightRow, NightSummary
 from weir.wording import WHY
 from weir_airflow import acts
@@ -22,7 +21,6 @@ from weir_airflow.pages.book import Book, BookDep, PageNumber, cut_page
 
 router = APIRouter()
 CELLS_PER_PAGE = 50
-CAUSES = ("late", "duplicate", "quarantine", "table", "version", "cut", "lost", "pending", "unexplained")
 
 
 @router.get("/reconciliation")
@@ -70,7 +68,7 @@ def show_night(book: BookDep, pipeline: str, day: date) -> HTMLResponse:
 @router.get("/reconciliation/{pipeline}/{day}/{view}")
 def show_cells(book: BookDep, pipeline: str, day: date, view: str, page: PageNumber = 1, cause: str = "") -> HTMLResponse:
     """All differing cells of a view."""
-    declared = _with_view(book, pipeline, view)
+    declared = book.visitor.load_with(pipeline, view)
     cells = differences(book.home.lake, declared, view, day, proved_version(_report(book, pipeline, day), view))
     counted = {own: sum(any(why.cause == own for why in cell.causes) for cell in cells) for own in CAUSES}
     some = [cell for cell in cells if not cause or any(why.cause == cause for why in cell.causes)]
@@ -92,7 +90,7 @@ def show_cells(book: BookDep, pipeline: str, day: date, view: str, page: PageNum
 @router.get("/reconciliation/{pipeline}/{day}/{view}/cell")
 def show_cell(book: BookDep, pipeline: str, day: date, view: str) -> HTMLResponse:
     """One cell: what was streamed, what is true, why, and the events responsible. The query names its grain."""
-    declared = _with_view(book, pipeline, view)
+    declared = book.visitor.load_with(pipeline, view)
     asked = {name: book.request.query_params.get(name, "") for name in declared.views[view].grain}
     found = differences(book.home.lake, declared, view, day, proved_version(_report(book, pipeline, day), view))
     cells = [shown_cell(declared, view, own) for own in found]
@@ -108,18 +106,14 @@ def show_cell(book: BookDep, pipeline: str, day: date, view: str) -> HTMLRespons
 def accept(book: BookDep, pipeline: str, day: date, view: str, reason: Annotated[str, Form(min_length=1, max_length=500)]) -> Response:
     """Accept what is unexplained, and start the night that settles it."""
     book.visitor.must_act(pipeline, NIGHTLY)
-    who = book.visitor.user.get_name()
-    cells = accept_cells(book.home.lake, _with_view(book, pipeline, view), view, day, reason, who)
-    acts.start_night(pipeline, day, who)
-    return book.go(
-        f"/reconciliation/{pipeline}/{day}", f"{cells:,} cells of {view} are accepted; {dag_id(pipeline, NIGHTLY)} settles {day}"
-    )
+    told = acts.accept(book.home, book.visitor.load_with(pipeline, view), view, day, reason, book.visitor.user.get_name())
+    return book.go(f"/reconciliation/{pipeline}/{day}", told)
 
 
 @router.post("/reconciliation/{pipeline}/{day}/{view}/revert", dependencies=[Depends(refuse_other_sites)])
 def revert(book: BookDep, pipeline: str, day: date, view: str) -> Response:
     book.visitor.must_act(pipeline, NIGHTLY)
-    revert_settlement(book.home.lake, _with_view(book, pipeline, view), view, day)
+    revert_settlement(book.home.lake, book.visitor.load_with(pipeline, view), view, day)
     return book.go(f"/reconciliation/{pipeline}", f"{view}: speed is served from {day} on, until a night settles it again")
 
 
@@ -146,13 +140,6 @@ def _report(book: Book, pipeline: str, day: date) -> NightlyReport:
 def proved_version(report: NightlyReport, view: str) -> str | None:
     """The fingerprint by which the night has proved the view: the declaration may be another one since."""
     return next((own.fingerprint for own in report.views if own.view == view), None)
-
-
-def _with_view(book: Book, pipeline: str, view: str) -> Pipeline:
-    declared = book.visitor.load(pipeline)
-    if view not in declared.views:
-        raise HTTPException(404, "There is no such view.")
-    return declared
 
 
 def _columns(cells: list[Cell]) -> list[str]:

@@ -14,13 +14,12 @@ from weir.gauges import Readings
 from weir.layout import NIGHTLY, QUARANTINE, STREAM, dag_id
 from weir.masking import shown_cell, shown_quarantined
 from weir.overview import StreamOverview, stream_overview
-from weir.pipeline import Pipeline
 from weir.quarantine import QuarantineAct, QuarantineFilter
 from weir.records.night import Cell, NightlyReport, Settlement
 from weir.records.record import read_once
 from weir.refusal import Refusal
 from weir.serving import QuarantineGroup, count_quarantined, differences, quarantine_groups, quarantine_rows
-from weir.settlements import accept_cells, revert_settlement, settlements_of
+from weir.settlements import revert_settlement, settlements_of
 from weir.summaries import NightRow, NightSummary, QualitySummary
 from weir.view_reading import ViewOverview, view_overviews
 from weir_airflow import acts
@@ -124,36 +123,26 @@ def get_quality(visitor: VisitorDep, pipeline: str) -> QualitySummary:
 Rule = Annotated[str | None, Query(max_length=300, description="a reason, such as amount:be_between")]
 
 
+def _asked(stream: str | None = None, rule: Rule = None, since: date | None = None, until: date | None = None) -> QuarantineFilter:
+    return QuarantineFilter(stream, rule, since, until)
+
+
+Asked = Annotated[QuarantineFilter, Depends(_asked)]
+
+
 @router.get("/quarantine/{pipeline}")
-def list_quarantine(
-    visitor: VisitorDep,
-    pipeline: str,
-    stream: str | None = None,
-    rule: Rule = None,
-    since: date | None = None,
-    until: date | None = None,
-    page: PageNumber = 1,
-    each: Each = 20,
-) -> Listing[QuarantineGroup]:
+def list_quarantine(visitor: VisitorDep, pipeline: str, asked: Asked, page: PageNumber = 1, each: Each = 20) -> Listing[QuarantineGroup]:
     """What was set aside and is still open, by stream and reason, most rows first."""
-    asked = QuarantineFilter(stream, rule, since, until)
     found = quarantine_groups(visitor.home.lake, visitor.load(pipeline), asked)
     return Listing[QuarantineGroup].model_validate(_list(found, page, each))
 
 
 @router.get("/quarantine/{pipeline}/rows")
 def list_quarantined_rows(
-    visitor: VisitorDep,
-    pipeline: str,
-    stream: str | None = None,
-    rule: Rule = None,
-    since: date | None = None,
-    until: date | None = None,
-    page: Annotated[int, Query(ge=1, le=1_000)] = 1,
-    each: Each = 20,
+    visitor: VisitorDep, pipeline: str, asked: Asked, page: Annotated[int, Query(ge=1, le=1_000)] = 1, each: Each = 20
 ) -> Listing[dict[str, Any]]:
     """The rows themselves, the oldest first; private columns are masked."""
-    declared, asked = visitor.load(pipeline), QuarantineFilter(stream, rule, since, until)
+    declared = visitor.load(pipeline)
     count = sum(own.rows for own in count_quarantined(visitor.home.lake, declared, asked).values())
     rows = quarantine_rows(visitor.home.lake, declared, asked, each, (page - 1) * each)
     shown = [shown_quarantined(declared, row) for row in rows]
@@ -209,7 +198,7 @@ def list_cells(
     visitor: VisitorDep, pipeline: str, day: date, view: str, page: PageNumber = 1, each: Each = 20, cause: str | None = None
 ) -> Listing[Cell]:
     """The cells of a view that differed, the unexplained first; with `cause` only those."""
-    declared = _with_view(visitor, pipeline, view)
+    declared = visitor.load_with(pipeline, view)
     report = _or_404(NightlyReport.read(visitor.home.lake.nightly_report(pipeline, str(day))), f"{day} was not proved yet.")
     cells = differences(visitor.home.lake, declared, view, day, proved_version(report, view))
     some = _list([cell for cell in cells if cause is None or any(own.cause == cause for own in cell.causes)], page, each)
@@ -224,17 +213,16 @@ def get_settlements(visitor: VisitorDep, pipeline: str) -> dict[str, Settlement]
 
 @router.post("/settlements/{pipeline}/{view}/{day}/accept", **ACT)
 def accept(visitor: VisitorDep, pipeline: str, view: str, day: date, reason: Annotated[str, Body(embed=True, max_length=500)]) -> Done:
-    """Accept the cells of a day that are unexplained now; the next night of the day settles."""
+    """Accept the cells of a day that are unexplained now, and start the night that settles it."""
     visitor.must_act(pipeline, NIGHTLY)
-    cells = accept_cells(visitor.home.lake, _with_view(visitor, pipeline, view), view, day, reason, visitor.user.get_name())
-    return Done(done=f"{cells:,} unexplained cells of {view} are accepted")
+    return Done(done=acts.accept(visitor.home, visitor.load_with(pipeline, view), view, day, reason, visitor.user.get_name()))
 
 
 @router.post("/settlements/{pipeline}/{view}/{day}/revert", **ACT)
 def revert(visitor: VisitorDep, pipeline: str, view: str, day: date) -> Done:
     """Serve the streamed numbers again, from this day on."""
     visitor.must_act(pipeline, NIGHTLY)
-    revert_settlement(visitor.home.lake, _with_view(visitor, pipeline, view), view, day)
+    revert_settlement(visitor.home.lake, visitor.load_with(pipeline, view), view, day)
     return Done(done=f"{view}: speed is served from {day} on")
 
 
@@ -261,10 +249,3 @@ def _or_404(found: Item | None, line: str) -> Item:
     if found is None:
         raise HTTPException(404, line)
     return found
-
-
-def _with_view(visitor: Visitor, pipeline: str, view: str) -> Pipeline:
-    declared = visitor.load(pipeline)
-    if view not in declared.views:
-        raise HTTPException(404, "There is no such view.")
-    return declared
