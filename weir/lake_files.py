@@ -71,6 +71,14 @@ def _arrow_store() -> Any:
     return S3FileSystem(endpoint_override=endpoint(), region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
 
 
+def read_whole(file: Path) -> bytes:
+    """As it is at one moment, however often others replace it. FileNotFoundError where there is none."""
+    if is_remote(file):  # one request: to open it would look it up first, and be refused what was replaced since
+        remote = cast(Any, file)
+        return cast(bytes, remote.fs.cat_file(remote.path))
+    return file.read_bytes()
+
+
 def write_whole(file: Path, text: str) -> None:
     """Write a file that readers see whole or not at all, and on a disk only its owner sees."""
     if is_remote(file):
@@ -124,7 +132,7 @@ def _create_object(file: Any, text: str) -> bool:
         match getattr(error.__cause__, "response", {}).get("Error", {}).get("Code"):
             case "PreconditionFailed":
                 # A request that was sent again because its answer got lost is refused by what it has itself written.
-                return bool(file.read_text(encoding="utf-8") == text)
+                return read_whole(file) == text.encode()
             case "ConditionalRequestConflict":
                 raise _UndecidedError(f"{file}: others create it, too") from error
         raise

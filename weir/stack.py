@@ -212,6 +212,15 @@ def bootstrap(home: Home) -> str:
     return record.address
 
 
+def count_answering(bootstrap: str) -> int:
+    """Of brokers that somebody else runs: how many they say they are; none where nobody answers."""
+    try:
+        with KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000) as admin:
+            return sum(not broker["is_fenced"] for broker in admin.describe_cluster()["brokers"])
+    except (OSError, ValueError, KafkaError):
+        return 0
+
+
 def running_bootstrap(home: Home) -> str:
     """The same, or nothing where no broker is known: for those who can do without."""
     try:

@@ -24,7 +24,7 @@ from weir.generator import Shares
 from weir.jobs import JobFailed
 from weir.lake_files import delta_options, files_below, lake_path, remove_folder, written_at
 from weir.layout import Lake
-from weir.records.driver import Control, Identity, Searches
+from weir.records.driver import Control, Identity, Search, Searches
 from weir.records.night import DirtyDay
 from weir.records.record import read_once
 from weir.refusal import Refusal
@@ -84,6 +84,28 @@ def test_records_are_read_as_they_are_now(store: str) -> None:
     remove_folder(lake.control("shop"))
     remove_folder(lake.control("shop"))
     assert files_below(lake.control("shop")) == {} and not file.exists()
+
+
+def test_a_record_is_read_whole_while_it_is_replaced(store: str) -> None:
+    """As heartbeats are, all the time."""
+    file, ended = Lake.at(f"{store}/replaced").searches("shop"), threading.Event()
+    Searches().write(file)
+
+    def replace() -> None:
+        number = 0
+        while not ended.is_set():
+            saved = [Search(name=f"s{n}", stream="orders", when="true", added_at=datetime.now(UTC)) for n in range(number % 7)]
+            Searches(saved=saved).write(file)
+            number += 1
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(replace)
+        try:
+            sizes = {len(read.saved) for read in (Searches.read(file) for _ in range(300)) if read is not None}
+        finally:
+            ended.set()
+        writing.result(timeout=30)
+    assert len(sizes) > 1, "it was replaced meanwhile"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from weir.lake_files import sign, write_whole
+from weir.lake_files import read_whole, sign, write_whole
 
 
 class Record(BaseModel):
@@ -20,7 +20,7 @@ class Record(BaseModel):
     def read(cls, file: Path) -> Self | None:
         """None where there is no such record; a record that cannot be read is an error, never a guess."""
         try:
-            return cls.model_validate_json(file.read_bytes())
+            return cls.model_validate_json(read_whole(file))
         except FileNotFoundError:
             return None
         except ValidationError as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
+from weir.lake_files import read_whole
 from weir_airflow.access import VisitorDep
 from weir_airflow.pages.book import headers, theme
 
@@ -32,7 +33,7 @@ def _show(request: Request, site: Path, page: str, writer: str) -> HTMLResponse:
     file = find_page(site, page or "index.html")
     if file is None:
         raise HTTPException(404, f"There is no such report yet: it is written by the first {writer}.")
-    html = file.read_text(encoding="utf-8")
+    html = read_whole(file).decode()
     if said := theme(request):
         html = html.replace('<html lang="en">', f'<html lang="en" data-theme="{said}">', 1)
     return HTMLResponse(html, headers=headers(REPORT_POLICY))
