@@ -162,7 +162,8 @@ def _cluster_rows(cluster: spark_cluster.ClusterState) -> list[tuple[str, str]]:
 
 def _airflow_rows(home: Home, airflow: embedded_airflow.AirflowState) -> list[tuple[str, str]]:
     if not airflow.running:
-        return [("Airflow", "stopped (run `weir up`)")]
+        elsewhere = os.environ.get("AIRFLOW__API__BASE_URL")  # as in a container of Airflow's
+        return [("Airflow", f"of this environment, at {elsewhere}" if elsewhere else "stopped (run `weir up`)")]
     ill = [f"{part} {state}" for part, state in airflow.parts.items() if state != "healthy"]
     word = "running" if airflow.healthy else ", ".join(ill) or "not answering"
     restarts = ", ".join(f"{part} {count} times" for part, count in airflow.restarts.items() if count)
