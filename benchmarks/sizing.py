@@ -44,8 +44,6 @@ BUSY = 0.6
 PARTITION_RATE = 5_000
 """Events a second that one partition should carry, so that one core can read it and catch up."""
 IDENTITIES = 1_000_000
-LATENESS = 600
-"""Seconds for which the shop's views remember an identity."""
 
 
 def main() -> None:
@@ -161,11 +159,12 @@ def arithmetic(own: dict[str, Any]) -> list[str]:
         "| events/s | cores, all day | core hours of a night | partitions | state | log a day | archive a day | accepted a day |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    remembered = load_named(ROOT / "pipelines", "shop").streams["orders"].lateness.total_seconds()
     for rate in RATES:
         a_day = rate * 86_400
         sizes = (f"{a_day * own[name] / 1e9:,.0f} GB" for name in ("log_bytes", "raw_bytes", "accepted_bytes"))
         cores, night = rate * online / 1e6 / BUSY, a_day * all_day / 1e6 / 3_600
-        state = f"{rate * LATENESS * own['identity_bytes'] / 1e9:,.1f} GB"
+        state = f"{rate * remembered * own['identity_bytes'] / 1e9:,.1f} GB"
         lines.append(f"| {rate:,} | {cores:,.0f} | {night:,.0f} | {max(1, rate // PARTITION_RATE)} | {state} | {' | '.join(sizes)} |")
     return lines
 

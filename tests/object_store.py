@@ -64,7 +64,7 @@ class Unsteady:
     def __init__(self, store: str) -> None:
         self.done: Counter[str] = Counter()
         """What was done to requests, by its name."""
-        self._met: dict[str, int] = {}
+        self._met: set[str] = set()
         self._lock = threading.Lock()
         host = urlsplit(store).netloc
 
@@ -118,7 +118,7 @@ class Unsteady:
                 self.done["again"] += 1
                 return ""
             fault = ("lost", "conflict", "")[len(self._met) % 3]
-            self._met[path] = 1
+            self._met.add(path)
             self.done[fault] += 1
             return fault
 
