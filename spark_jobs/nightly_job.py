@@ -4,16 +4,17 @@
 2. read the day's raw messages, judge and rank them (once per stream)
 3. per view: recompute, give every event its fate, line up speed, batch and the counted events, name the causes
 4. write the books: ledger and differences
-5. decide; unless blocked, tell the corrections, replace the day's cells, move settled_until
+5. per view: decide; unless blocked, tell the corrections, replace the day's cells, move settled_until
 6. mark the settled days that late arrivals have made dirty, and do the same for each of them
 
 Killed anywhere, it is run again and does the same: each step replaces what it wrote, and settled_until moves last.
 """
 
 import argparse
+import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import reduce
 
@@ -26,8 +27,8 @@ from spark_jobs.entry import Call, run_job
 from spark_jobs.fates import count_fates, lateness_choices, with_fates
 from spark_jobs.pins import Pin, archive_ends, batches_beyond, pin_view
 from spark_jobs.progress import read_until
-from spark_jobs.reconcile import Sides
-from spark_jobs.session import build_session
+from spark_jobs.reconcile import Sides, Suspects
+from spark_jobs.session import build_session, side_by_side
 from spark_jobs.tables import exists, last_version, read, replace_day, with_day
 from spark_jobs.transform import CHANGE_ORDER, compute_view, judged_rows, look_up, mark_copies, table_changes, table_row
 from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
@@ -58,6 +59,24 @@ RAW = "raw"
 """Stands in the ledger where a view's name stands, for streams that no view reads."""
 
 
+_GATING = threading.Lock()
+"""Great Expectations has one project in a process: views pass its gate one after another."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was found of a view's day, and nobody was told yet."""
+
+    comparison: ViewComparison
+    lines: list[LedgerLine]
+    batch: DataFrame
+    lined: DataFrame
+    texts: DataFrame
+    """The differing cells as people read them."""
+    told: DataFrame
+    """The same, and those of earlier declarations."""
+
+
 class Night:
     """One recomputation of one day."""
 
@@ -70,7 +89,9 @@ class Night:
         # What was noticed earlier concerns messages that this night does not read.
         self.losses: list[Loss] = [loss for loss in known.found if loss.noticed_at >= day_bounds(self.earliest)[0]]
         self.booked = [own for file in self.lake.arrivals(self.pipeline.name).glob("*.json") if (own := Arrivals.read(file))]
-        self.pins = {view: self._pin(view, self.pipeline.fingerprint(view)) for view in self.pipeline.views}
+        views = self.pipeline.views
+        pins = side_by_side(spark, lambda view: self._pin(view, self.pipeline.fingerprint(view)), views)
+        self.pins = dict(zip(views, pins, strict=True))
         self.cut = archive_ends(spark, call, self.pins.values())
         raw = self.lake.raw(self.pipeline.name)
         self.archive = read(spark, raw, last_version(spark, raw))
@@ -78,7 +99,6 @@ class Night:
         self.all = reduce(DataFrame.unionByName, (self._in_common(name) for name in self.pipeline.sources))
         self.changes = {name: self._changes(name) for name in self._tables_read()}
         self.partitions = ledger.partitions_of(self.all, self.day, self._booked_until(), self.archive)
-        self.lines: list[LedgerLine] = []
 
     def _pin(self, view: str, fingerprint: str) -> Pin:
         return pin_view(self.spark, self.call, view, fingerprint, self.day, self.earliest)
@@ -163,31 +183,29 @@ class Night:
                 last[place] = max(row["last"], last.get(place, 0))
         return Arrivals(day=self.day, streams=streams)
 
-    # Steps 3 to 5
+    # Step 3
 
-    def prove_view(self, view: str) -> ViewComparison:
-        """Everything about one view of the day, up to its settlement."""
+    def prove(self, view: str) -> Proof:
+        """Everything about one view of the day. Changes nothing, so that several views may be proved at once."""
         declared, pin, fingerprint = self.pipeline.views[view], self.pins[view], self.pipeline.fingerprint(view)
         fated = self._fated(view, pin, self.ranked)
         counted = {name: count_fates(frame, self.pipeline.streams[name], self.day) for name, frame in fated.items()}
-        lines = [line for name, groups in counted.items() for line in self._draw_lines(view, name, groups)]
-        self.lines += lines
         batch = self._compute(view, {name: self.ranked[name].filter("_first") for name in fated})
         lined, differing = self._compare(view, pin, fated, batch, "unexplained")
         older = self._older_versions(view, batch)
-        try:
-            there = F.when(F.col("_batch").isNull(), "speed").when(F.col("_speed").isNull(), "batch").otherwise("both").alias("there")
-            counts = {(row["_state"], row["there"]): row["count"] for row in lined.groupBy("_state", there).count().collect()}
-            texts = reconcile.as_texts(declared, differing, str(self.day), view, fingerprint).persist()
-            told = reduce(DataFrame.unionByName, [texts, *(frame for _, frame in older)])
-            replace_day(told, self.lake.differences(self.pipeline.name), self.day, {"view": view})
-            comparison = reconcile.summarise(declared, view, fingerprint, counts, texts)
-            lateness = {name: lateness_choices(groups, self.pipeline.streams[name]) for name, groups in counted.items()}
-            comparison = comparison.model_copy(update={"versions": [found for found, _ in older], "lateness": lateness})
-            fault_point("after_differences", 0)
-            return self._settle(comparison, batch, lined, lines, texts)
-        finally:
-            lined.unpersist()
+        there = F.when(F.col("_batch").isNull(), "speed").when(F.col("_speed").isNull(), "batch").otherwise("both").alias("there")
+        counts = {(row["_state"], row["there"]): row["count"] for row in lined.groupBy("_state", there).count().collect()}
+        texts = reconcile.as_texts(declared, differing, str(self.day), view, fingerprint).persist()
+        comparison = reconcile.summarise(declared, view, fingerprint, counts, texts)
+        lateness = {name: lateness_choices(groups, self.pipeline.streams[name]) for name, groups in counted.items()}
+        return Proof(
+            comparison=comparison.model_copy(update={"versions": [found for found, _ in older], "lateness": lateness}),
+            lines=[line for name, groups in counted.items() for line in self._draw_lines(view, name, groups)],
+            batch=batch,
+            lined=lined,
+            texts=texts,
+            told=reduce(DataFrame.unionByName, [texts, *(frame for _, frame in older)]),
+        )
 
     def _fated(self, view: str, pin: Pin, ranked: dict[str, DataFrame]) -> dict[str, DataFrame]:
         lost = [loss for loss in self.losses if loss.query == view_query(view)]
@@ -198,15 +216,15 @@ class Night:
     ) -> tuple[DataFrame, DataFrame]:
         """All cells lined up, and those that differ with their causes."""
         declared = self.pipeline.views[view]
-        suspects = [reconcile.suspects(frame, self.pipeline.streams[name]).persist() for name, frame in fated.items()]
+        suspects = [reconcile.suspects(frame, self.pipeline.streams[name]) for name, frame in fated.items()]
         heard = {name: frame.filter("_fate = 'counted'") for name, frame in fated.items()}
         if declared.as_of:
-            suspects += [self._changed_since(view, name, frame).persist() for name, frame in heard.items()]
-        moved = any(not frame.isEmpty() for frame in suspects)
-        counted = self._compute(view, heard, as_then=True) if moved else batch
+            suspects += [self._changed_since(view, name, frame) for name, frame in heard.items()]
+        found = Suspects.find(suspects)
+        counted = self._compute(view, heard, as_then=True) if found.causes else batch
         lined = reconcile.line_up(declared, Sides(pin.cells(batch), batch, counted, pin.told_until)).persist()
         beyond = batches_beyond(pin.batches, self.cut)
-        return lined, reconcile.with_causes(declared, lined.filter("_state != 'equal'"), suspects, beyond, else_cause)
+        return lined, reconcile.with_causes(declared, lined.filter("_state != 'equal'"), found, beyond, else_cause)
 
     def _as_then(self, view: str, stream: str, rows: DataFrame) -> DataFrame:
         """The stream's rows with the tables' rows as the batch knew them that read the event."""
@@ -292,20 +310,18 @@ class Night:
         own = [partition for partition in self.partitions if partition.topic in self.pipeline.sources[source].topics]
         return ledger.draw_lines(view, source, self.day, own, counted, lost)
 
-    def book_unread(self) -> None:
+    def _unread(self) -> list[LedgerLine]:
         """The books of the streams that no view reads: what is accepted counts."""
         read_by_views = {name for view in self.pipeline.views for name in self.pipeline.streams_of(view)}
         fate = F.when(F.col("_undecodable").isNotNull(), "undecodable").when(~F.col("_accepted"), "rejected")
         fate = fate.when(F.col("_first"), "counted").otherwise("duplicate")
+        lines = []
         for source in self.pipeline.sources:
             if source not in read_by_views:
                 fated = self.ranked[source].withColumn("_fate", fate).filter(ledger.arrived_on(self.day))
                 counted = fated.groupBy("topic", "partition", "_fate").agg(F.count("*").alias("arrived")).collect()
-                self.lines += self._draw_lines(RAW, source, counted)
-
-    def write_ledger(self) -> None:
-        rows = self.spark.createDataFrame(ledger.as_rows(self.lines, self.day), ledger.LINES).coalesce(1)
-        replace_day(rows, self.lake.ledger(self.pipeline.name), self.day)
+                lines += self._draw_lines(RAW, source, counted)
+        return lines
 
     def _compute(self, view: str, frames: dict[str, DataFrame], as_then: bool = False) -> DataFrame:
         """The day's cells over these events, with the tables as they are known now, or as the stream knew them."""
@@ -331,28 +347,44 @@ class Night:
 
         # No verdict has set single cells aside, so that a row rule is here like all others: it holds for the day, or it does not.
         mild = [expectation.model_copy(update={"severity": "warning"}) for expectation in expectations]
-        validation = validate(cells.drop("_day"), view, mild)
+        with _GATING:
+            validation = validate(cells.drop("_day"), view, mild)
         found = [r.model_copy(update={"severity": e.severity}) for r, e in zip(validation.results, expectations, strict=False)]
         return decide(mild, replace(validation, results=found), 0, {})
 
-    def _settle(
-        self, comparison: ViewComparison, batch: DataFrame, lined: DataFrame, lines: list[LedgerLine], texts: DataFrame
-    ) -> ViewComparison:
+    # Step 4
+
+    def write_books(self, proofs: list[Proof]) -> list[LedgerLine]:
+        """The ledger, and the differences of all views; the lines of the ledger."""
+        lines = [*(line for proof in proofs for line in proof.lines), *self._unread()]
+        if lines:
+            rows = self.spark.createDataFrame(ledger.as_rows(lines, self.day), ledger.LINES).coalesce(1)
+            replace_day(rows, self.lake.ledger(self.pipeline.name), self.day)
+        if proofs:
+            told = reduce(DataFrame.unionByName, (proof.told for proof in proofs))
+            views = [proof.comparison.view for proof in proofs]
+            replace_day(told, self.lake.differences(self.pipeline.name), self.day, {"view": views})
+        return lines
+
+    # Step 5
+
+    def settle(self, proof: Proof) -> ViewComparison:
         """Decide, and unless it is blocked serve the recomputed cells from now on."""
+        comparison, lined = proof.comparison, proof.lined
         view, name = comparison.view, self.pipeline.name
         file = self.lake.settlement(name, view, comparison.fingerprint)
         settled = Settlement.read(file) or Settlement(view=view, fingerprint=comparison.fingerprint)
-        unbalanced = [wrong for line in lines for wrong in line.wrong]
+        unbalanced = [wrong for line in proof.lines for wrong in line.wrong]
         accepted = [own for own in settled.acceptances if own.day == self.day]
-        decision, reasons = judge_day(comparison, self._gate(view, batch), unbalanced, self._early(self.pins[view]), accepted)
+        decision, reasons = judge_day(comparison, self._gate(view, proof.batch), unbalanced, self._early(self.pins[view]), accepted)
         corrections = 0
         if decision != "BLOCK":
-            changed = self._changed(view, settled, lined, texts)
+            changed = self._changed(view, settled, lined, proof.texts)
             corrections = changed.count()
             if corrections and self.call.kafka:  # told first: after the replacement nobody knows what was served before
                 self._tell(view, changed)
             fault_point("after_telling", 0)
-            self._publish(view, batch.columns, lined)
+            self._publish(view, proof.batch.columns, lined)
             fault_point("after_publish", 0)
         verdict = DayVerdict(
             day=self.day,
@@ -452,13 +484,16 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
     night = Night(spark, call, day)
     try:
         counted = night.count_messages()
-        views = []
-        for view in call.pipeline.views:
+        proofs = side_by_side(spark, night.prove, call.pipeline.views)
+        check_lease()
+        lines = night.write_books(proofs)
+        fault_point("after_differences", 0)
+
+        def settle(proof: Proof) -> ViewComparison:
             check_lease()
-            views.append(night.prove_view(view))
-        night.book_unread()
-        if night.lines:
-            night.write_ledger()
+            return night.settle(proof)
+
+        views = side_by_side(spark, settle, proofs)
         streams, arrivals = night.streams(counted), night.arrivals(counted)
     finally:
         night.close()
@@ -471,7 +506,7 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
         seconds=round(time.monotonic() - began, 1),
         streams=streams,
         views=views,
-        ledger=night.lines,
+        ledger=lines,
     )
     report.write(call.lake.nightly_report(name, str(day)))
     blocked = any(view.decision == "BLOCK" for view in views)

@@ -91,16 +91,28 @@ def suspects(fated: DataFrame, stream: Stream) -> DataFrame:
     return found.withColumn("_identity", F.col(stream.identity).cast("string")).withColumn("_at", F.col(stream.occurred_at))
 
 
-def with_causes(view: View, differing: DataFrame, by_stream: list[DataFrame], beyond: range, else_cause: Cause) -> DataFrame:
+@dataclass(frozen=True)
+class Suspects:
+    """The suspects of each stream, and which causes stand there at all."""
+
+    by_stream: list[DataFrame]
+    causes: set[str]
+
+    @classmethod
+    def find(cls, by_stream: list[DataFrame]) -> "Suspects":
+        kept = [frame.persist() for frame in by_stream]
+        causes = reduce(DataFrame.unionByName, (frame.select("_cause") for frame in kept)).distinct().collect()
+        return cls(kept, {row["_cause"] for row in causes})
+
+
+def with_causes(view: View, differing: DataFrame, found: Suspects, beyond: range, else_cause: Cause) -> DataFrame:
     """Differing cells with `_causes`, from the suspects of each stream that lie near a cell.
 
     A cell that one of the batches `beyond` raw has told may hold events that raw did not have yet: then the batch layer was early.
     `else_cause` is what is said of a cell for which there is no other.
     """
-    found = [_near(view, differing, own) for own in by_stream]
-    near = reduce(DataFrame.unionByName, found)
-    kinds = {row["_cause"] for own in by_stream for row in own.select("_cause").distinct().collect()} - {"mixed"}
-    anyhow = F.array(*(_cause(F.lit(kind), F.lit(0), F.array()) for kind in sorted(kinds))).cast(CAUSES)
+    near = reduce(DataFrame.unionByName, (_near(view, differing, own) for own in found.by_stream))
+    anyhow = F.array(*(_cause(F.lit(cause), F.lit(0), F.array()) for cause in sorted(found.causes - {"mixed"}))).cast(CAUSES)
     gathered = near.groupBy(*(F.col(column).alias(f"_g_{column}") for column in view.grain)).agg(
         F.array_sort(F.collect_list(_cause(F.col("_cause"), F.col("_events"), F.col("_identities")))).alias("_near")
     )

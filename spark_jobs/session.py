@@ -4,6 +4,9 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -17,7 +20,11 @@ CLUSTER_CORES = 2
 """What a job takes of a standalone cluster that does not say it."""
 PYTHON_TOO_SLOW = "Python worker failed to connect back"
 """What Spark says when a machine is so busy that Python does not start within ten seconds, which nothing can raise. Trying again helps."""
+AT_ONCE = 2
+"""While one is planned, which keeps the driver busy, another is computed. Each more has rows of its own in memory."""
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_Of = TypeVar("_Of")
+_Found = TypeVar("_Found")
 
 
 def build_session(app_name: str, occupied: int = 0) -> SparkSession:
@@ -43,6 +50,18 @@ def build_session(app_name: str, occupied: int = 0) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def side_by_side(spark: SparkSession, act: Callable[[_Of], _Found], each: Iterable[_Of]) -> list[_Found]:
+    """What the act finds of each, in their order, a few at a time in this session. The first that fails ends it all."""
+
+    def enter() -> None:
+        jvm = spark._jvm
+        assert jvm is not None
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # else its settings would not hold there
+
+    with ThreadPoolExecutor(AT_ONCE, initializer=enter) as pool:
+        return list(pool.map(act, each))
 
 
 def chosen_master() -> str:
@@ -79,6 +98,9 @@ def _settings(master: str) -> dict[str, str]:
         # Planning would infer conditions from every alias of every field that decode names, twice as many with each column: at twenty
         # columns half a minute of every batch.
         "spark.sql.constraintPropagation.enabled": "false",
+        # Every column would be told which line of ours made it, for messages that Weir does not show: three calls for one.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.dataFrameQueryContext.enabled": "false",
         # progress.py copies the offset log every half minute; this many batches must outlast a long pause of it.
         "spark.sql.streaming.minBatchesToRetain": "2000",
         "spark.sql.streaming.numRecentProgressUpdates": "5",

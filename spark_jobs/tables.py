@@ -105,13 +105,13 @@ def with_day(cells: DataFrame, time_column: str) -> DataFrame:
     return cells.withColumn("_day", F.to_date(F.col(time_column)))
 
 
-def replace_day(frame: DataFrame, path: str, day: date, of: dict[str, str] | None = None, says_the_same: bool = False) -> None:
+def replace_day(frame: DataFrame, path: str, day: date, of: dict[str, list[str]] | None = None, says_the_same: bool = False) -> None:
     """Put these rows in the place of the day's, in one commit. `frame` has `_day`, all of it this day.
 
-    With `of`, only the rows of the day with these values: columns by which the table is partitioned too. What `says_the_same` as the rows
-    before, for all who read last words, may be appended to meanwhile: Delta sees no conflict, and removes only what it has read.
+    With `of`, only the rows of the day with one of these values: columns by which the table is partitioned too. What `says_the_same` as the
+    rows before, for all who read last words, may be appended to meanwhile: Delta sees no conflict, and removes only what it has read.
     """
-    own = "".join(f" AND {column} = '{value}'" for column, value in (of or {}).items())
+    own = "".join(f" AND {column} IN ({', '.join(map(repr, values))})" for column, values in (of or {}).items())
     (
         frame.write.format("delta")
         .mode("overwrite")

@@ -4,6 +4,8 @@ Each step takes a frame and gives a frame, streaming or not. No row can make a s
 silence: what cannot be read carries its reason in `_undecodable`, what breaks a rule carries the rule in `_verdict`.
 """
 
+import threading
+
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.window import WindowSpec
@@ -284,12 +286,17 @@ def look_up(rows: DataFrame, pipeline: Pipeline, view: str, stream: str, changes
     return rows
 
 
+_NAMING = threading.Lock()
+"""Names of frames are the session's: two views at once would read each other's streams."""
+
+
 def compute_view(spark: SparkSession, pipeline: Pipeline, view: str, streams: dict[str, DataFrame]) -> DataFrame:
     """Run the view's SQL over the given frames, each under its stream's name; or find its pattern in them."""
     if pattern := pipeline.views[view].pattern:
         from spark_jobs.patterns import find_pattern  # loads pandas, which no other view needs
 
         return find_pattern(pipeline, pattern, streams)
-    for name, frame in streams.items():
-        frame.createOrReplaceTempView(name)
-    return spark.sql(pipeline.views[view].sql)
+    with _NAMING:
+        for name, frame in streams.items():
+            frame.createOrReplaceTempView(name)
+        return spark.sql(pipeline.views[view].sql)

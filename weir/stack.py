@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -135,10 +135,16 @@ class KafkaCluster(Record):
 
 
 class KafkaState(Record):
-    """How the brokers of a home are now. Healthy means that all of them live, and that one answered a request just now."""
+    """How the brokers that a home uses are now. Healthy means that all of them live, and that one answered a request just now.
+
+    Brokers that somebody else runs (WEIR_KAFKA) are known by their answer alone: how many they say they are.
+    """
 
     running: bool
     healthy: bool
+    address: str | None
+    elsewhere: bool
+    """Somebody else runs them."""
     port: int | None
     pid: int | None
     brokers: int
@@ -186,13 +192,19 @@ def stop_kafka(home: Home, say: Say = say_nothing) -> bool:
 
 
 def kafka_state(home: Home) -> KafkaState:
-    """How the brokers of this home are, asked anew. Changes nothing and waits a few seconds at most."""
+    """How the brokers are, asked anew. Changes nothing and waits a few seconds at most."""
+    if named := os.environ.get("WEIR_KAFKA"):
+        answering = _admitted(_describe(named))
+        known = {"brokers": answering, "alive": answering, "port": None, "pid": None, "uptime_seconds": 0, "data_bytes": 0}
+        return KafkaState(running=answering > 0, healthy=answering > 0, address=named, elsewhere=True, **known)
     record = _read_record(home)
     brokers = record.brokers if record else []
     alive = record.alive if record else []
     return KafkaState(
         running=bool(alive),
         healthy=record is not None and len(alive) == len(brokers) and _answers(home, record),
+        address=record.address if record else None,
+        elsewhere=False,
         port=brokers[0].port if brokers else None,
         pid=next((broker.identity.pid for broker in alive if broker.identity), None),
         brokers=len(brokers),
@@ -210,15 +222,6 @@ def bootstrap(home: Home) -> str:
     if record is None or not record.alive:
         raise Refusal("Kafka is not running: run `weir up`, or set WEIR_KAFKA to your brokers")
     return record.address
-
-
-def count_answering(bootstrap: str) -> int:
-    """Of brokers that somebody else runs: how many they say they are; none where nobody answers."""
-    try:
-        with KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000) as admin:
-            return sum(not broker["is_fenced"] for broker in admin.describe_cluster()["brokers"])
-    except (OSError, ValueError, KafkaError):
-        return 0
 
 
 def running_bootstrap(home: Home) -> str:
@@ -337,13 +340,24 @@ def _answers(home: Home, record: KafkaRecord) -> bool:
     try:
         for broker in record.brokers:
             socket.create_connection((HOST, broker.port), timeout=1).close()
-        with KafkaAdminClient(bootstrap_servers=record.address, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000) as admin:
-            answer = admin.describe_cluster()
-    except (OSError, KafkaError):
+    except OSError:
         return False
-    own = KafkaCluster.read(home.kafka / "cluster.json")
-    admitted = [broker for broker in answer["brokers"] if not broker["is_fenced"]]
-    return own is not None and answer["cluster_id"] == own.cluster_id and len(admitted) == len(record.brokers)
+    own, answer = KafkaCluster.read(home.kafka / "cluster.json"), _describe(record.address)
+    return own is not None and answer.get("cluster_id") == own.cluster_id and _admitted(answer) == len(record.brokers)
+
+
+def _describe(address: str) -> dict[str, Any]:
+    """What brokers say of their cluster; nothing where none answers."""
+    try:
+        with KafkaAdminClient(bootstrap_servers=address, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000) as admin:
+            return cast(dict[str, Any], admin.describe_cluster())
+    except (OSError, ValueError, KafkaError):
+        return {}
+
+
+def _admitted(answer: dict[str, Any]) -> int:
+    """How many brokers the cluster works with."""
+    return sum(not broker["is_fenced"] for broker in answer.get("brokers", []))
 
 
 def _find_complaint(log: Path) -> str:

@@ -82,11 +82,12 @@ def start_run(dag: str, who: str, settings: dict[str, Any]) -> str:
 def accept(home: Home, declared: Pipeline, view: str, day: date, reason: str, who: str) -> str:
     """Accept what is unexplained of a day, and start the night that settles it. Where its DAG is off, the next one will."""
     cells = accept_cells(home.lake, declared, view, day, reason, who)
-    told = f"{cells:,} unexplained {'cell is' if cells == 1 else 'cells are'} accepted in {view}"
+    them, told = ("it", "cell is") if cells == 1 else ("them", "cells are")
+    told = f"{cells:,} unexplained {told} accepted in {view}"
     try:
         return f"{told}; {dag_id(declared.name, NIGHTLY)} settles {day} as {start_night(declared.name, day, who)}"
     except Refusal as refusal:
-        return f"{told}; the next night of {day} settles them ({refusal})"
+        return f"{told}; the next night of {day} settles {them} ({refusal})"
 
 
 def start_night(pipeline: str, day: date, who: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.pins import Pin
-from spark_jobs.reconcile import Sides, line_up, with_causes
+from spark_jobs.reconcile import Sides, Suspects, line_up, with_causes
 from weir.pipeline import View
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_a_view_that_tells_closed_cells_has_time(spark: SparkSession) -> None:
 def test_what_is_said_of_a_cell_that_no_fate_explains(spark: SparkSession, word: int, cause_near: str, expected: str) -> None:
     sides = Sides(cells(spark, 1.0, word), cells(spark, 2.0), cells(spark, 3.0), 0)
     near = spark.createDataFrame([("DE", cause_near, "o-1", NOON + timedelta(seconds=5))], SUSPECTS)
-    (row,) = with_causes(SUMS, line_up(SUMS, sides), [near], range(5, 7), "unexplained").collect()
+    (row,) = with_causes(SUMS, line_up(SUMS, sides), Suspects.find([near]), range(5, 7), "unexplained").collect()
     assert [own["cause"] for own in row["_causes"]] == [expected]
 
 
@@ -77,7 +77,7 @@ def test_an_explained_cell_names_the_events_near_it(spark: SparkSession) -> None
         ("DE", "late", "o-3", NOON + timedelta(minutes=1)),
     ]
     near = spark.createDataFrame([*rows, ("FR", "late", "o-4", NOON)], SUSPECTS)
-    (row,) = with_causes(SUMS, line_up(SUMS, sides), [near], range(0), "unexplained").collect()
+    (row,) = with_causes(SUMS, line_up(SUMS, sides), Suspects.find([near]), range(0), "unexplained").collect()
     assert [(own["cause"], own["events"], own["identities"]) for own in row["_causes"]] == [("late", 2, ["o-1", "o-2"])]
 
 

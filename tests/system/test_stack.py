@@ -205,6 +205,10 @@ def test_state_and_address_tell_of_the_running_broker(running: tuple[Home, Kafka
     assert stack.bootstrap(home) == f"127.0.0.1:{record.brokers[0].port}"
     monkeypatch.setenv("WEIR_KAFKA", "broker-1:9092")
     assert stack.bootstrap(home) == "broker-1:9092"
+    assert not stack.kafka_state(home).running  # of those brokers, not of the home's own
+    monkeypatch.setenv("WEIR_KAFKA", record.address)
+    named = stack.kafka_state(home)
+    assert (named.elsewhere, named.running, named.alive, named.address) == (True, True, 1, record.address)
 
 
 def test_nothing_listens_beyond_this_machine(running: tuple[Home, KafkaRecord]) -> None:

@@ -126,7 +126,7 @@ def _show_status(home: Home, as_json: bool) -> None:
         }
         print_json(parts | {"streams": {name: own.model_dump(mode="json") for name, own in streams.items()}, "lake": home.lake.root})
         return
-    rows = [_kafka_row(home, kafka), *_cluster_rows(cluster), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
+    rows = [_kafka_row(kafka), *_cluster_rows(cluster), *_airflow_rows(home, airflow), ("lake", home.lake.root)]
     told = {name: f"{own.state}: {own.reason}" if own.reason else own.state for name, own in streams.items()}
     out.print(screens.pairs_table("", [*rows, *((f"stream {name}", state) for name, state in told.items())]))
     for name, own in streams.items():
@@ -141,13 +141,13 @@ def _show_status(home: Home, as_json: bool) -> None:
             )
 
 
-def _kafka_row(home: Home, kafka: stack.KafkaState) -> tuple[str, str]:
-    if named := os.environ.get("WEIR_KAFKA"):
-        answering = stack.count_answering(named)
-        return "Kafka", f"{answering or 'no'} {'broker answers' if answering == 1 else 'brokers answer'} at {named} (WEIR_KAFKA)"
-    where = f"127.0.0.1:{kafka.port}, process {kafka.pid}" if kafka.running else "run `weir up`"
+def _kafka_row(kafka: stack.KafkaState) -> tuple[str, str]:
+    if kafka.elsewhere:
+        word = "broker answers" if kafka.alive == 1 else "brokers answer"
+        return "Kafka", f"{kafka.alive or 'no'} {word} at {kafka.address} (WEIR_KAFKA)"
+    where = f"{kafka.address}, process {kafka.pid}" if kafka.running else "run `weir up`"
     if kafka.running and kafka.brokers > 1:
-        where = f"{kafka.alive} of {kafka.brokers} brokers at {stack.bootstrap(home)}"
+        where = f"{kafka.alive} of {kafka.brokers} brokers at {kafka.address}"
     ill = "not whole" if kafka.alive < kafka.brokers else "not answering"
     word = "stopped" if not kafka.running else "running" if kafka.healthy else ill
     return "Kafka", f"{word} ({where})"
