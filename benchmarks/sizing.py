@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,18 @@ from weir.jars import fetch_jars  # noqa: E402
 from weir.jobs import Job  # noqa: E402
 from weir.layout import Home  # noqa: E402
 from weir.loader import load_named  # noqa: E402
-from weir.produce import plan_events, send_events  # noqa: E402
+from weir.produce import Event, plan_events, send_events  # noqa: E402
 from weir.records.night import NightlyReport  # noqa: E402
 
 JOBS = ("stream", "refine", "nightly")
-SIZES = (100_000, 600_000)
+SIZED = ("message_bytes", "log_bytes", "raw_bytes", "accepted_bytes", "cell_bytes", "cells_per_event")
+SIZES = (100_000, 2_000_000)
 RATES = (10_000, 100_000, 1_000_000)
 BUSY = 0.6
 """Of a core, on average: the rest is for peaks, and for catching up after a restart."""
 PARTITION_RATE = 5_000
 """Events a second that one partition should carry, so that one core can read it and catch up."""
+NIGHT_HOURS = 4
 IDENTITIES = 1_000_000
 
 
@@ -72,8 +74,9 @@ def measure(sizes: tuple[int, int], say: Callable[[str], None]) -> dict[str, Any
         small, large = (run_shop(Home(room / str(size)), size, say) for size in sizes)
         return {
             **{f"{name}_core_us": round(1e6 * (large[name] - small[name]) / (sizes[1] - sizes[0]), 1) for name in JOBS},
-            **{name: large[name] for name in ("log_bytes", "raw_bytes", "accepted_bytes", "cell_bytes", "cells_per_event")},
+            **{name: large[name] for name in SIZED},
             "identity_bytes": identity_bytes(room / "identities"),
+            "reads_per_event": reads_per_event(),
             "events": list(sizes),
             "core_seconds": {name: [round(own[name]) for own in (small, large)] for name in JOBS},
             "cores": os.cpu_count(),
@@ -91,7 +94,7 @@ def run_shop(home: Home, events: int, say: Callable[[str], None]) -> dict[str, f
     try:
         stack.create_topics(stack.bootstrap(home), shop.partitions)
         say(f"sending {events:,} events")
-        send(home, day, events, seed=1)
+        sent = send(home, day, events)
         own: dict[str, float] = {}
         for name in JOBS:
             own[name] = core_seconds(Job(home, f"{name}_job", "shop", stack.bootstrap(home), jobs[name]))
@@ -105,6 +108,7 @@ def run_shop(home: Home, events: int, say: Callable[[str], None]) -> dict[str, f
     batch = sum(size_of(Path(lake.batch("shop", view.view, view.fingerprint))) for view in report.views)
     return {
         **own,
+        "message_bytes": round(sent / events),
         "log_bytes": round(size_of(home.kafka, "0*.log") / events),
         "raw_bytes": round(size_of(Path(lake.raw("shop"))) / events),
         "accepted_bytes": round(sum(size_of(Path(lake.accepted("shop", name))) for name in shop.sources) / events),
@@ -113,10 +117,19 @@ def run_shop(home: Home, events: int, say: Callable[[str], None]) -> dict[str, f
     }
 
 
-def send(home: Home, day: date, events: int, seed: int) -> None:
+def send(home: Home, day: date, events: int) -> int:
+    """Send a day's events; the bytes of their messages, before the producer packs them."""
     shop = load_named(home.pipelines, "shop")
-    planned = plan_events(shop, load_produce(home.pipelines / "shop", shop), day, events, seed, Shares(), None, None, utc_now())
-    send_events(stack.bootstrap(home), planned, home.sent("shop", str(day), seed), None, lambda _: None)
+    planned = plan_events(shop, load_produce(home.pipelines / "shop", shop), day, events, 1, Shares(), None, None, utc_now())
+    sizes: list[int] = []
+
+    def weighed() -> Iterator[Event]:
+        for event in planned:
+            sizes.append(len(event.key or b"") + len(event.value or b""))
+            yield event
+
+    send_events(stack.bootstrap(home), weighed(), home.sent("shop", str(day), 1), None, lambda _: None)
+    return sum(sizes)
 
 
 def core_seconds(job: Job) -> float:
@@ -162,20 +175,35 @@ def size_of(folder: Path, files: str = "*") -> int:
     return sum(file.stat().st_size for file in folder.rglob(files) if file.is_file())
 
 
+def reads_per_event() -> float:
+    """How many views of the shop read an event, on average: each of them remembers its identity."""
+    shop = load_named(ROOT / "pipelines", "shop")
+    weights = {name: source.weight for name, source in load_produce(ROOT / "pipelines" / "shop", shop).sources.items()}
+    return round(sum(weights[name] for view in shop.views for name in shop.streams_of(view)) / sum(weights.values()), 2)
+
+
 def arithmetic(own: dict[str, Any]) -> list[str]:
     """A row for each rate, in Markdown."""
-    online, all_day = own["stream_core_us"] + own["refine_core_us"], own["nightly_core_us"]
     lines = [
-        "| events/s | cores, all day | core hours of a night | partitions | state | log a day | archive a day | accepted a day |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| events/s | partitions | cores, all day | core hours of a night | cores of a night of {NIGHT_HOURS} h | state | log, a day "
+        "| archive, a day | accepted, a day | cells, a day |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     remembered = load_named(ROOT / "pipelines", "shop").streams["orders"].lateness.total_seconds()
     for rate in RATES:
         a_day = rate * 86_400
-        sizes = (f"{a_day * own[name] / 1e9:,.0f} GB" for name in ("log_bytes", "raw_bytes", "accepted_bytes"))
-        cores, night = rate * online / 1e6 / BUSY, a_day * all_day / 1e6 / 3_600
-        state = f"{rate * remembered * own['identity_bytes'] / 1e9:,.1f} GB"
-        lines.append(f"| {rate:,} | {cores:,.0f} | {night:,.0f} | {max(1, rate // PARTITION_RATE)} | {state} | {' | '.join(sizes)} |")
+        night = a_day * own["nightly_core_us"] / 1e6 / 3_600
+        sizes = [own["message_bytes"], own["raw_bytes"], own["accepted_bytes"], own["cell_bytes"] * own["cells_per_event"]]
+        row = [
+            f"{rate:,}",
+            f"{rate // PARTITION_RATE:,}",
+            f"{rate * (own['stream_core_us'] + own['refine_core_us']) / 1e6 / BUSY:,.0f}",
+            f"{night:,.0f}",
+            f"{night / NIGHT_HOURS:,.0f}",
+            f"{rate * remembered * own['reads_per_event'] * own['identity_bytes'] / 1e9:,.1f} GB",
+            *(f"{a_day * size / 1e9:,.0f} GB" for size in sizes),
+        ]
+        lines.append(f"| {' | '.join(row)} |")
     return lines
 
 

@@ -1,9 +1,15 @@
-"""The one session builder: started by spark-submit, what that was told holds."""
+"""The one session builder: started by spark-submit, what that was told holds. What is done side by side is done in it, too."""
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.session import AT_ONCE, side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -25,3 +31,29 @@ def test_the_master_of_spark_submit_holds(tmp_path: Path) -> None:
     env.pop("PYSPARK_GATEWAY_SECRET", None)
     told = subprocess.run([*submit, "--conf", "spark.sql.extensions=", str(script)], env=env, capture_output=True, text=True, timeout=180)
     assert "FOUND local[1] 777m UTC" in told.stdout, told.stdout + told.stderr[-2_000:]
+
+
+def test_side_by_side_means_at_once_in_one_session_and_in_order(spark: SparkSession) -> None:
+    together = threading.Barrier(AT_ONCE)
+
+    def look(number: int) -> tuple[int, str, str]:
+        together.wait(30)  # one after another would never get here
+        assert spark._jvm is not None
+        held = spark._jvm.org.apache.spark.sql.internal.SQLConf.get().getConfString("spark.sql.session.timeZone")
+        (row,) = spark.sql(f"SELECT {number} AS number, current_timezone() AS zone").collect()
+        return row["number"], row["zone"], held
+
+    numbers = range(2 * AT_ONCE)
+    assert side_by_side(spark, look, numbers) == [(number, "UTC", "UTC") for number in numbers]
+
+
+def test_the_first_that_fails_ends_what_is_done_side_by_side(spark: SparkSession) -> None:
+    begun: list[int] = []
+
+    def fail(number: int) -> None:
+        begun.append(number)
+        raise ValueError(f"{number} is wrong")
+
+    with pytest.raises(ValueError, match="0 is wrong"):
+        side_by_side(spark, fail, range(1_000))
+    assert len(begun) < 1_000

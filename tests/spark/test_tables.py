@@ -50,6 +50,14 @@ def test_a_replaced_day_leaves_the_others_alone(spark: SparkSession, tmp_path: P
     assert [row[:2] for row in content(spark, path)] == [("a", 2), ("c", 1)]
 
 
+def test_of_a_day_only_the_rows_of_some_values_are_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    first = cells(spark, ("a", 1, DAY, 1, 0), ("b", 1, DAY, 1, 0), ("c", 1, DAY, 1, 0))
+    tables.replace_day(first, path, DAY, {"cell": ["a", "b", "c"]})
+    tables.replace_day(cells(spark, ("a", 2, DAY, 1, 0)), path, DAY, {"cell": ["a", "b"]})
+    assert [row[:2] for row in content(spark, path)] == [("a", 2), ("c", 1)]
+
+
 def test_the_last_word_is_that_of_the_latest_generation_then_batch(spark: SparkSession) -> None:
     said = cells(spark, ("a", 1, DAY, 1, 7), ("a", 2, DAY, 2, 0), ("b", 3, DAY, 2, 1), ("b", 4, DAY, 2, 2), ("c", 5, DAY, 1, 1))
     assert sorted((row["cell"], row["n"]) for row in tables.last_words(said, ["cell"]).collect()) == [("a", 2), ("b", 4), ("c", 5)]
