@@ -80,7 +80,7 @@ def lateness_choices(counted: list[Row], stream: Stream) -> list[LatenessChoice]
     if not (read := sum(row["read"] for row in counted)):
         return []
     late = {own: sum(row[f"behind_{own}"] for row in counted) for own in _latenesses(stream)}
-    return [LatenessChoice(seconds=own, late=late[own], state=round(read * own / 86_400)) for own in late]
+    return [LatenessChoice(seconds=own, late=late[own], state=round(read * 2 * own / 86_400)) for own in late]
 
 
 def _latenesses(stream: Stream) -> list[int]:

@@ -13,6 +13,7 @@ Killed anywhere, it is run again and does the same: each step replaces what it w
 import argparse
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import date
@@ -23,7 +24,7 @@ from pyspark.sql import functions as F
 
 from quality.nights import write_nights
 from spark_jobs import ledger, reconcile
-from spark_jobs.entry import Call, run_job
+from spark_jobs.entry import Call, one_line, run_job
 from spark_jobs.fates import count_fates, lateness_choices, with_fates
 from spark_jobs.pins import Pin, archive_ends, batches_beyond, pin_view
 from spark_jobs.progress import read_until
@@ -80,8 +81,8 @@ class Proof:
 class Night:
     """One recomputation of one day."""
 
-    def __init__(self, spark: SparkSession, call: Call, day: date) -> None:
-        self.spark, self.call, self.day = spark, call, day
+    def __init__(self, spark: SparkSession, call: Call, day: date, check_lease: Callable[[], None]) -> None:
+        self.spark, self.call, self.day, self.check_lease = spark, call, day, check_lease
         self.pipeline, self.lake = call.pipeline, call.lake
         self.start, self.end = day_bounds(day)
         self.earliest = first_raw_day(day, self.pipeline.reach)
@@ -187,6 +188,8 @@ class Night:
 
     def prove(self, view: str) -> Proof:
         """Everything about one view of the day. Changes nothing, so that several views may be proved at once."""
+        self.check_lease()
+        fault_point("proving", list(self.pipeline.views).index(view))
         declared, pin, fingerprint = self.pipeline.views[view], self.pins[view], self.pipeline.fingerprint(view)
         fated = self._fated(view, pin, self.ranked)
         counted = {name: count_fates(frame, self.pipeline.streams[name], self.day) for name, frame in fated.items()}
@@ -310,19 +313,6 @@ class Night:
         own = [partition for partition in self.partitions if partition.topic in self.pipeline.sources[source].topics]
         return ledger.draw_lines(view, source, self.day, own, counted, lost)
 
-    def _unread(self) -> list[LedgerLine]:
-        """The books of the streams that no view reads: what is accepted counts."""
-        read_by_views = {name for view in self.pipeline.views for name in self.pipeline.streams_of(view)}
-        fate = F.when(F.col("_undecodable").isNotNull(), "undecodable").when(~F.col("_accepted"), "rejected")
-        fate = fate.when(F.col("_first"), "counted").otherwise("duplicate")
-        lines = []
-        for source in self.pipeline.sources:
-            if source not in read_by_views:
-                fated = self.ranked[source].withColumn("_fate", fate).filter(ledger.arrived_on(self.day))
-                counted = fated.groupBy("topic", "partition", "_fate").agg(F.count("*").alias("arrived")).collect()
-                lines += self._draw_lines(RAW, source, counted)
-        return lines
-
     def _compute(self, view: str, frames: dict[str, DataFrame], as_then: bool = False) -> DataFrame:
         """The day's cells over these events, with the tables as they are known now, or as the stream knew them."""
         declared = self.pipeline.views[view]
@@ -339,6 +329,38 @@ class Night:
         cells = with_day(compute_view(self.spark, self.pipeline, view, near), declared.time).localCheckpoint()
         return cells.filter(F.col("_day") == F.lit(self.day))
 
+    # Step 4
+
+    def write_books(self, proofs: list[Proof]) -> list[LedgerLine]:
+        """The differences of these views; and where they are all of them, the ledger, whose lines are returned."""
+        self.check_lease()
+        if proofs:
+            told = reduce(DataFrame.unionByName, (proof.told for proof in proofs))
+            views = [proof.comparison.view for proof in proofs]
+            replace_day(told, self.lake.differences(self.pipeline.name), self.day, {"view": views})
+        if len(proofs) < len(self.pipeline.views):
+            return []
+        lines = [*(line for proof in proofs for line in proof.lines), *self._unread()]
+        if lines:
+            rows = self.spark.createDataFrame(ledger.as_rows(lines, self.day), ledger.LINES).coalesce(1)
+            replace_day(rows, self.lake.ledger(self.pipeline.name), self.day)
+        return lines
+
+    def _unread(self) -> list[LedgerLine]:
+        """The books of the streams that no view reads: what is accepted counts."""
+        read_by_views = {name for view in self.pipeline.views for name in self.pipeline.streams_of(view)}
+        fate = F.when(F.col("_undecodable").isNotNull(), "undecodable").when(~F.col("_accepted"), "rejected")
+        fate = fate.when(F.col("_first"), "counted").otherwise("duplicate")
+        lines = []
+        for source in self.pipeline.sources:
+            if source not in read_by_views:
+                fated = self.ranked[source].withColumn("_fate", fate).filter(ledger.arrived_on(self.day))
+                counted = fated.groupBy("topic", "partition", "_fate").agg(F.count("*").alias("arrived")).collect()
+                lines += self._draw_lines(RAW, source, counted)
+        return lines
+
+    # Step 5
+
     def _gate(self, view: str, cells: DataFrame) -> tuple[Decision, list[str]]:
         """Judge the cells by the view's expectations. Only then Great Expectations is loaded: it takes seconds."""
         if not (expectations := self.pipeline.views[view].expectations):
@@ -352,22 +374,6 @@ class Night:
         found = [r.model_copy(update={"severity": e.severity}) for r, e in zip(validation.results, expectations, strict=False)]
         return decide(mild, replace(validation, results=found), 0, {})
 
-    # Step 4
-
-    def write_books(self, proofs: list[Proof]) -> list[LedgerLine]:
-        """The ledger, and the differences of all views; the lines of the ledger."""
-        lines = [*(line for proof in proofs for line in proof.lines), *self._unread()]
-        if lines:
-            rows = self.spark.createDataFrame(ledger.as_rows(lines, self.day), ledger.LINES).coalesce(1)
-            replace_day(rows, self.lake.ledger(self.pipeline.name), self.day)
-        if proofs:
-            told = reduce(DataFrame.unionByName, (proof.told for proof in proofs))
-            views = [proof.comparison.view for proof in proofs]
-            replace_day(told, self.lake.differences(self.pipeline.name), self.day, {"view": views})
-        return lines
-
-    # Step 5
-
     def settle(self, proof: Proof) -> ViewComparison:
         """Decide, and unless it is blocked serve the recomputed cells from now on."""
         comparison, lined = proof.comparison, proof.lined
@@ -378,6 +384,7 @@ class Night:
         accepted = [own for own in settled.acceptances if own.day == self.day]
         decision, reasons = judge_day(comparison, self._gate(view, proof.batch), unbalanced, self._early(self.pins[view]), accepted)
         corrections = 0
+        self.check_lease()
         if decision != "BLOCK":
             changed = self._changed(view, settled, lined, proof.texts)
             corrections = changed.count()
@@ -400,6 +407,7 @@ class Night:
         )
         after = settle(Settlement.read(file) or settled, verdict)
         after.write(file)
+        lined.unpersist()
         told = {"decision": decision, "gate": reasons, "corrections": corrections}
         return comparison.model_copy(update=told | {"settled_before": settled.until, "settled_until": after.until})
 
@@ -481,19 +489,25 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
     began, name = time.monotonic(), call.pipeline.name
     mark = call.lake.dirty_days(name) / f"{day}.json"
     dirty = DirtyDay.read(mark)
-    night = Night(spark, call, day)
+    night = Night(spark, call, day, check_lease)
+
+    def attempt(view: str) -> Proof | Exception:
+        try:
+            return night.prove(view)
+        except Exception as error:
+            traceback.print_exc()
+            return Exception(f"{view} of {day} could not be proved: {one_line(error)}")
+
     try:
         counted = night.count_messages()
-        proofs = side_by_side(spark, night.prove, call.pipeline.views)
-        check_lease()
+        found = side_by_side(spark, attempt, call.pipeline.views)
+        proofs = [own for own in found if isinstance(own, Proof)]
         lines = night.write_books(proofs)
         fault_point("after_differences", 0)
-
-        def settle(proof: Proof) -> ViewComparison:
-            check_lease()
-            return night.settle(proof)
-
-        views = side_by_side(spark, settle, proofs)
+        views = side_by_side(spark, night.settle, proofs)
+        for own in found:
+            if isinstance(own, Exception):  # the other views are settled by now; the day is not done
+                raise own
         streams, arrivals = night.streams(counted), night.arrivals(counted)
     finally:
         night.close()

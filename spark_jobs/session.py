@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from pyspark import SparkConf, SparkContext
@@ -21,7 +21,7 @@ CLUSTER_CORES = 2
 PYTHON_TOO_SLOW = "Python worker failed to connect back"
 """What Spark says when a machine is so busy that Python does not start within ten seconds, which nothing can raise. Trying again helps."""
 AT_ONCE = 2
-"""While one is planned, which keeps the driver busy, another is computed. Each more has rows of its own in memory."""
+"""While one is planned, which keeps the driver busy, another is computed."""
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _Of = TypeVar("_Of")
 _Found = TypeVar("_Found")
@@ -53,7 +53,7 @@ def build_session(app_name: str, occupied: int = 0) -> SparkSession:
 
 
 def side_by_side(spark: SparkSession, act: Callable[[_Of], _Found], each: Iterable[_Of]) -> list[_Found]:
-    """What the act finds of each, in their order, a few at a time in this session. The first that fails ends it all."""
+    """What the act finds of each, in their order, a few at a time in this session. Once one has failed, no other is begun."""
 
     def enter() -> None:
         jvm = spark._jvm
@@ -61,7 +61,10 @@ def side_by_side(spark: SparkSession, act: Callable[[_Of], _Found], each: Iterab
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # else its settings would not hold there
 
     with ThreadPoolExecutor(AT_ONCE, initializer=enter) as pool:
-        return list(pool.map(act, each))
+        begun = [pool.submit(act, own) for own in each]
+        wait(begun, return_when=FIRST_EXCEPTION)
+        pool.shutdown(wait=False, cancel_futures=True)
+        return [own.result() for own in begun]
 
 
 def chosen_master() -> str:

@@ -195,8 +195,18 @@ def kafka_state(home: Home) -> KafkaState:
     """How the brokers are, asked anew. Changes nothing and waits a few seconds at most."""
     if named := os.environ.get("WEIR_KAFKA"):
         answering = _admitted(_describe(named))
-        known = {"brokers": answering, "alive": answering, "port": None, "pid": None, "uptime_seconds": 0, "data_bytes": 0}
-        return KafkaState(running=answering > 0, healthy=answering > 0, address=named, elsewhere=True, **known)
+        return KafkaState(
+            running=answering > 0,
+            healthy=answering > 0,
+            address=named,
+            elsewhere=True,
+            port=None,
+            pid=None,
+            brokers=answering,
+            alive=answering,
+            uptime_seconds=0,
+            data_bytes=0,
+        )
     record = _read_record(home)
     brokers = record.brokers if record else []
     alive = record.alive if record else []
@@ -357,7 +367,7 @@ def _describe(address: str) -> dict[str, Any]:
 
 def _admitted(answer: dict[str, Any]) -> int:
     """How many brokers the cluster works with."""
-    return sum(not broker["is_fenced"] for broker in answer.get("brokers", []))
+    return sum(not broker.get("is_fenced") for broker in answer.get("brokers", []))  # brokers before Kafka 4 do not say it
 
 
 def _find_complaint(log: Path) -> str:

@@ -82,8 +82,8 @@ def start_run(dag: str, who: str, settings: dict[str, Any]) -> str:
 def accept(home: Home, declared: Pipeline, view: str, day: date, reason: str, who: str) -> str:
     """Accept what is unexplained of a day, and start the night that settles it. Where its DAG is off, the next one will."""
     cells = accept_cells(home.lake, declared, view, day, reason, who)
-    them, told = ("it", "cell is") if cells == 1 else ("them", "cells are")
-    told = f"{cells:,} unexplained {told} accepted in {view}"
+    them, words = ("it", "cell is") if cells == 1 else ("them", "cells are")
+    told = f"{cells:,} unexplained {words} accepted in {view}"
     try:
         return f"{told}; {dag_id(declared.name, NIGHTLY)} settles {day} as {start_night(declared.name, day, who)}"
     except Refusal as refusal:

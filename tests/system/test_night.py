@@ -230,6 +230,24 @@ def test_a_night_that_is_killed_anywhere_gives_the_same_when_it_is_run_again(wor
 
 
 @pytest.mark.soak
+def test_a_view_that_cannot_be_proved_keeps_no_other_from_being_settled(
+    workplace: Callable[..., Workplace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, broken = workplace("orders", "customers"), "revenue_per_segment"
+    sent = place.produce(1_500, WITH_ALL)
+    place.stream_once("--max-batch", "150")
+    monkeypatch.setenv("WEIR_FAULT", "proving:1:raise")
+    with pytest.raises(JobFailed, match=f"{broken} of {DAY} could not be proved: fault injected"):
+        Job(place.home, "nightly_job", "shop", stack.bootstrap(place.home), ["--day", str(DAY)]).wait()
+    assert of_day(place.cells(VIEW)) == of_day(truth(VIEW, sent))
+    assert place.cells(broken) == place.cells(broken, "__speed")
+    monkeypatch.delenv("WEIR_FAULT")
+    night = place.nightly()
+    assert [(own.view, own.settled_until) for own in night.views] == [(VIEW, NEXT_DAY), (broken, NEXT_DAY)]
+    assert night.ledger and not any(line.wrong for line in night.ledger)
+
+
+@pytest.mark.soak
 def test_a_night_while_events_arrive_judges_what_was_there(workplace: Callable[..., Workplace]) -> None:
     place = workplace("orders")
     sent = place.produce(2_000, WITH_ALL)
