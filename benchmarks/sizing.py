@@ -39,7 +39,7 @@ from weir.records.night import NightlyReport  # noqa: E402
 
 JOBS = ("stream", "refine", "nightly")
 SIZED = ("message_bytes", "log_bytes", "raw_bytes", "accepted_bytes", "cell_bytes", "cells_per_event")
-SIZES = (100_000, 2_000_000)
+SIZES = (100_000, 1_000_000)
 RATES = (10_000, 100_000, 1_000_000)
 BUSY = 0.6
 """Of a core, on average: the rest is for peaks, and for catching up after a restart."""
