@@ -79,19 +79,23 @@ class Finder(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         """Remember the new events. The matches that they make or change are told now, or set down for when nothing can change them."""
-        kept = self._remembered()
+        kept, watermark = self._remembered(), timerValues.getCurrentWatermarkInMs()
         events = [*kept, *(event for frame in rows for event in _events_in(frame))]
         known = set(self._matches(kept))
         new = [own for own in self._matches(events) if own not in known]
-        if self._waits:
-            for match in new:
-                self._handle.registerTimer(_milliseconds(match.matched_at))
-        else:
-            events = self._needed(events, timerValues.getCurrentWatermarkInMs())
+        if not self._waits:
+            events = self._needed(events, watermark)
         self._remember(events)
-        if events:
-            self._handle.registerTimer(_milliseconds(max(events).at + self._reach) + 2)
+        # Spark tells of each timer that is there already in the driver's log: a line for every other event.
+        there = {time for time in self._timers(kept, known) if time > watermark}
+        for time in self._timers(events, new) - there:
+            self._handle.registerTimer(time)
         yield _told(key[0], [] if self._waits else new)
+
+    def _timers(self, events: list[Happened], matches: Iterable[Match]) -> set[int]:
+        """When these matches are to be told, and when the last of these events can be forgotten, in milliseconds."""
+        told = {_milliseconds(own.matched_at) for own in matches} if self._waits else set()
+        return told | ({_milliseconds(max(events).at + self._reach) + 2} if events else set())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Tell what nothing can change any more, and forget what no later match can need."""

@@ -1,15 +1,18 @@
 """A pattern says the same as a batch, as a stream however it is cut, and by trying every way in plain Python."""
 
 import itertools
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.cases_job import as_batch, as_stream, cut
+from spark_jobs.patterns import Finder
 from weir.cases import CaseMessage
 from weir.pipeline import Pipeline
 
@@ -105,3 +108,62 @@ def test_stream_and_batch_find_what_is_there(spark: SparkSession, tmp_path: Path
     assert as_cells(as_batch(spark, pipeline, name, messages(events)).collect()) == truth
     pieces = {own: cut(messages(events)[own], chance) for own in pipeline.streams_of(name)}
     assert as_cells(as_stream(spark, pipeline, name, pieces, tmp_path / "run", crash_in=1)) == truth
+
+
+class State:
+    """What Spark keeps for one key: events, and timers, each of which fires once the watermark has reached it."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.timers: set[int] = set()
+        self.watermark = 0
+        self.again = 0
+        """Timers that were set although they were: each is a line in the driver's log."""
+
+    def getListState(self, name: str, schema: str) -> "State":
+        return self
+
+    def exists(self) -> bool:
+        return bool(self.kept)
+
+    def get(self) -> Iterator[Any]:
+        return iter(self.kept)
+
+    def put(self, rows: list[Any]) -> None:
+        self.kept = rows
+
+    def clear(self) -> None:
+        self.kept = []
+
+    def registerTimer(self, time: int) -> None:
+        self.again += time in self.timers
+        self.timers.add(time)
+
+    def getCurrentWatermarkInMs(self) -> int:
+        return self.watermark
+
+    def getExpiryTimeInMs(self) -> int:
+        return self.watermark
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_timers_are_set_once_and_none_is_missing(name: str) -> None:
+    declared, chance, state = declare(name).views[name].pattern, Random(name), State()
+    assert declared is not None
+    finder = Finder(declared)
+    finder.init(state)  # type: ignore[arg-type]
+    newest = 0
+    for number in range(300):
+        at = 1_000_000 * (number * 10 + chance.randrange(120))
+        newest = max(newest, at)
+        rows = pd.DataFrame({"at": [at], "identity": [f"e-{number}"], "meets": [chance.randrange(1, 1 << len(declared.steps))]})
+        list(finder.handleInputRows(("a",), iter([rows]), state))
+        assert state.timers or not state.kept, "what is kept is forgotten some time"
+        watermark = max(0, newest // 1_000 - 120_000)
+        for time in sorted(own for own in state.timers if own <= watermark):
+            state.timers.remove(time)
+            state.watermark = time
+            list(finder.handleExpiredTimer(("a",), state, state))
+        state.watermark = watermark
+    assert len(state.kept) < 100, "and was forgotten"
+    assert state.again <= 3, "but where a match was taken away, and another one ends with the same event"
