@@ -145,12 +145,12 @@ class KafkaState(Record):
     address: str | None
     elsewhere: bool
     """Somebody else runs them."""
-    port: int | None
-    pid: int | None
     brokers: int
     alive: int
-    uptime_seconds: float
-    data_bytes: int
+    port: int | None = None
+    pid: int | None = None
+    uptime_seconds: float = 0
+    data_bytes: int = 0
 
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
@@ -195,18 +195,8 @@ def kafka_state(home: Home) -> KafkaState:
     """How the brokers are, asked anew. Changes nothing and waits a few seconds at most."""
     if named := os.environ.get("WEIR_KAFKA"):
         answering = _admitted(_describe(named))
-        return KafkaState(
-            running=answering > 0,
-            healthy=answering > 0,
-            address=named,
-            elsewhere=True,
-            port=None,
-            pid=None,
-            brokers=answering,
-            alive=answering,
-            uptime_seconds=0,
-            data_bytes=0,
-        )
+        there = answering > 0
+        return KafkaState(running=there, healthy=there, address=named, elsewhere=True, brokers=answering, alive=answering)
     record = _read_record(home)
     brokers = record.brokers if record else []
     alive = record.alive if record else []
