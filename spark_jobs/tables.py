@@ -51,11 +51,10 @@ def _none(spark: SparkSession) -> Any:
     return jvm.scala.Option.empty()
 
 
-def ensure(like: DataFrame, path: str) -> None:
-    """Make an empty table of this shape, unless there is one: a query that reads it can be started before its first row is there."""
+def ensure_partitioned(like: DataFrame, path: str, partition_by: list[str]) -> None:
+    """Create an empty table of this schema unless there is one."""
     if not exists(like.sparkSession, path):
-        # Written every few seconds and read by every batch of every view: Delta itself merges its files.
-        like.limit(0).write.format("delta").option("delta.autoOptimize.autoCompact", "true").mode("ignore").save(path)
+        like.limit(0).write.format("delta").partitionBy(*partition_by).mode("ignore").save(path)
 
 
 def append_cells(frame: DataFrame, path: str, metadata: dict[str, Any]) -> None:

@@ -100,6 +100,10 @@ class Lake:
         """One table for all streams, partitioned by stream and day of arrival: one commit for all that came in ten seconds."""
         return f"{self.root}/{pipeline}/raw"
 
+    def journal(self, pipeline: str) -> str:
+        """One row per message with its fate, in one table for all streams."""
+        return f"{self.root}/{pipeline}/journal"
+
     def speed(self, pipeline: str, view: str, fingerprint: str) -> str:
         """Each fingerprint of a view has its own cells: a changed declaration never mixes with the old numbers."""
         return f"{self.root}/{pipeline}/views/{view}/{fingerprint}/speed"
@@ -261,7 +265,7 @@ def rejected_topic(topic: str) -> str:
     return f"{topic}.rejected"
 
 
-ARCHIVE_QUERY = "archive"
+ARCHIVE_QUERY, INTAKE_QUERY = "archive", "intake"
 
 
 def archive_fingerprint(topics: Iterable[str]) -> str:
@@ -277,12 +281,13 @@ def view_query(view: str) -> str:
     return f"view_{view}"
 
 
-def table_query(table: str) -> str:
-    return f"table_{table}"
-
-
 def watch_query(stream: str) -> str:
     return f"watch_{stream}"
+
+
+def journal_writer(pipeline: str) -> str:
+    """Delta's txnAppId of the intake. Its batches are numbered by the journal itself, so no checkpoint is in it."""
+    return app_id(pipeline, INTAKE_QUERY, "journal")
 
 
 def app_id(pipeline: str, query: str, generation: str) -> str:

@@ -537,6 +537,10 @@ class Pipeline(Declared):
         """Changes when the versions of a table's rows could."""
         return _digest(self._versions(table))
 
+    def contract_fingerprint(self, source: str) -> str:
+        """Changes when the judgement of a stream's or table's messages could."""
+        return _digest(_judgement(self.sources[source]))
+
     def _versions(self, table: str) -> dict[str, Any]:
         return _judgement(self.tables[table])
 
