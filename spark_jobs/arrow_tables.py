@@ -44,14 +44,14 @@ class ArrowTable:
 
     def append_once(self, rows: pa.Table, app_id: str, number: int, metadata: dict[str, Any]) -> bool:
         """Append, unless this writer has appended this number or a later one. Says whether rows were appended now."""
-        said = {METADATA_KEY: json.dumps(metadata, sort_keys=True)}
+        said, whole = {METADATA_KEY: json.dumps(metadata, sort_keys=True)}, _in_one_piece(rows)
         for _ in range(ATTEMPTS):
             table = self.table()
             if (found := table.transaction_version(app_id)) is not None and found >= number:
                 return False
             properties = CommitProperties(said, max_commit_retries=0, app_transactions=[Transaction(app_id, number)])
             try:
-                write_deltalake(table, rows, mode="append", commit_properties=properties)
+                write_deltalake(table, whole, mode="append", commit_properties=properties)
                 return True
             except CommitFailedError:
                 self._table = None
@@ -60,7 +60,7 @@ class ArrowTable:
     def append(self, rows: pa.Table, app_id: str, number: int, metadata: dict[str, Any]) -> None:
         """Append rows that may come twice: readers keep the last row of each key. Records the number."""
         properties = CommitProperties({METADATA_KEY: json.dumps(metadata, sort_keys=True)}, app_transactions=[Transaction(app_id, number)])
-        write_deltalake(self.table(), rows, mode="append", commit_properties=properties)
+        write_deltalake(self.table(), _in_one_piece(rows), mode="append", commit_properties=properties)
 
     def last_metadata(self, search: int = 50) -> dict[str, Any] | None:
         """What Weir said about the newest commit of its own; None where the last commits have no such field."""
@@ -74,8 +74,17 @@ class ArrowTable:
         """These columns of one partition."""
         return self.table().to_pyarrow_dataset().to_table(columns=list(columns), filter=pc.field(partition) == value)
 
+    def compact(self, partition: str, value: str) -> None:
+        """Merge the small files of one partition, in a commit that changes no row."""
+        self.table().optimize.compact([(partition, "=", value)])
+
     def compact_sometimes(self, every_versions: int) -> None:
         """Merge small files after every so many commits."""
         table = self.table()
         if table.version() % every_versions == every_versions - 1:
             table.optimize.compact()
+
+
+def _in_one_piece(rows: pa.Table) -> pa.Table:
+    """Columns in chunks of different lengths would be sliced on their way, and deltalake aborts the process on sliced structs."""
+    return rows.combine_chunks()

@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_jobs.entry import Call, run_job
+from spark_jobs.output_mode import output_mode
 from spark_jobs.session import PYTHON_TOO_SLOW, build_session
-from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, compute_view, dedupe_stream, judged_rows, look_up, mark_first, table_changes
 from weir.cases import Case, CaseMessage, as_text, compare, load_cases
 from weir.pipeline import Pipeline, Stream, View

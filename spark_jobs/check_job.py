@@ -12,8 +12,8 @@ from pyspark.sql.types import DateType, TimestampType
 
 from quality.suite import build_suite
 from spark_jobs.entry import Call, one_line, run_job
+from spark_jobs.output_mode import output_mode
 from spark_jobs.session import build_session
-from spark_jobs.stream_job import output_mode
 from spark_jobs.transform import MESSAGE, accepted_rows, clean, compute_view, decode, dedupe_stream, judged_rows, look_up, table_changes
 from weir.pipeline import Pipeline, Stream, Table
 from weir.records.jobs import Outcome

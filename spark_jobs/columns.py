@@ -30,6 +30,9 @@ POSITION = (TOPIC, PARTITION, OFFSET)
 ACCEPTED, DUPLICATE, REJECTED, UNDECODABLE = "accepted", "duplicate", "rejected", "undecodable"
 """The fates of a message in the journal."""
 
+CONFLICT = "identity:not_conflict"
+"""The reason of a row with an identity that was accepted with other content: not a duplicate, somebody has to look at it."""
+
 JOURNAL_HEAD = StructType(
     [
         StructField(STREAM, StringType()),
@@ -89,8 +92,9 @@ def lookups_of(pipeline: Pipeline, stream: str) -> list[tuple[str, str]]:
 
 def columns_type(source: Stream | Table) -> StructType:
     """The typed columns of a stream or table."""
-    fields = StructType.fromDDL(", ".join(f"`{name}` {column.type}" for name, column in source.columns.items())).fields
-    return StructType(fields + ([StructField(DELETED, BooleanType())] if isinstance(source, Table) else []))
+    declared = StructType.fromDDL(", ".join(f"`{name}` {column.type}" for name, column in source.columns.items()))
+    assert isinstance(declared, StructType)
+    return StructType(declared.fields + ([StructField(DELETED, BooleanType())] if isinstance(source, Table) else []))
 
 
 def table_row_type(table: Table) -> StructType:

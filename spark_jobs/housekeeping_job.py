@@ -209,7 +209,7 @@ class Housekeeping:
     def _left_stages(self) -> list[Path]:
         every_plan = self.lake.refine_record(self.name, "*", "plan")
         plans = [plan for file in every_plan.parent.glob(every_plan.name) if (plan := PublishPlan.read(file))]
-        return outdated(_written_at(self.lake.stages(self.name).glob("*/*")), self.now, STAGES_KEPT, [lake_path(p.stage) for p in plans])
+        return outdated(_written_at(self.lake.stages(self.name).glob("*/*")), self.now, STAGES_KEPT, [lake_path(p.stage) for p in plans if p.stage])
 
 
 def _is_refined_of(stream: str, days: list[date], refined: dict[str, int]) -> Column:

@@ -1,10 +1,10 @@
 """The books of one day of arrival: per view, stream and partition, each offset of the log exactly once, with its fate."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from weir.records.driver import Loss
@@ -99,13 +99,10 @@ def _without(gaps: list[tuple[int, int]], present: list[int]) -> list[tuple[int,
 
 
 def draw_lines(
-    view: str, stream: str, day: date, partitions: list[Partition], fates: Iterable[Row], losses: list[Loss]
+    view: str, stream: str, day: date, partitions: list[Partition], fates: Mapping[str, dict[str, int]], losses: list[Loss]
 ) -> list[LedgerLine]:
-    """The ledger of one view and stream. `fates` are groups of messages by topic, partition and `_fate`: how many `arrived` on the day."""
-    counts: dict[str, dict[str, int]] = {}
-    for row in fates:
-        counts.setdefault(f"{row['topic']}/{row['partition']}", {})[row["_fate"]] = row["arrived"]
-    return [_line(view, stream, day, own, counts.get(own.place, {}), losses) for own in partitions]
+    """The ledger of one view and stream. `fates` are, by topic/partition, how many messages that arrived on the day have each fate."""
+    return [_line(view, stream, day, own, fates.get(own.place, {}), losses) for own in partitions]
 
 
 def _line(view: str, stream: str, day: date, own: Partition, counts: dict[str, int], losses: list[Loss]) -> LedgerLine:

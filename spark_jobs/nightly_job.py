@@ -1,10 +1,10 @@
-"""The proof of one pipeline and day: recompute from raw, account for every event, compare with what was streamed, settle.
+"""The audit of one pipeline and day: judge raw again, compare it with the journal, recompute the views, explain differences, settle.
 
-1. pin what the speed layer has said, and wait until raw holds all that it has read
-2. read the day's raw messages, judge and rank them (once per stream)
-3. per view: recompute, give every event its fate, line up speed, batch and the counted events, name the causes
+1. take a snapshot of journal and speed cells, and wait until raw has all that the journal has
+2. judge the day's raw messages and join them with the journal, once per stream; count every message's fate
+3. per view: recompute; line up speed, batch and what the stream has counted; name the causes of what differs
 4. write the books: ledger and differences
-5. per view: decide; unless blocked, tell the corrections, replace the day's cells, move settled_until
+5. per view: decide; unless blocked, publish the corrections, replace the day's cells, move settled_until
 6. mark the settled days that late arrivals have made dirty, and do the same for each of them
 
 Killed anywhere, it is run again and does the same: each step replaces what it wrote, and settled_until moves last.
@@ -24,21 +24,25 @@ from pyspark.sql import functions as F
 
 from quality.nights import write_nights
 from spark_jobs import ledger, reconcile
+from spark_jobs.columns import POSITION, RECEIVED_AT
 from spark_jobs.entry import Call, one_line, run_job
-from spark_jobs.fates import count_fates, lateness_choices, with_fates
-from spark_jobs.pins import Pin, archive_ends, batches_beyond, pin_view
-from spark_jobs.progress import read_until
-from spark_jobs.reconcile import Sides, Suspects
+from spark_jobs.intake.journal import Journal
+from spark_jobs.journal_source import START
+from spark_jobs.night import audit
+from spark_jobs.night.audit import FIRST
+from spark_jobs.night.snapshot import ViewSnapshot, archive_ends, snapshot_view
+from spark_jobs.reconcile import Sides
 from spark_jobs.session import build_session, side_by_side
 from spark_jobs.tables import exists, last_version, read, replace_day, with_day
-from spark_jobs.transform import CHANGE_ORDER, compute_view, judged_rows, look_up, mark_copies, table_changes, table_row
+from spark_jobs.transform import compute_view, judged_rows, look_up
 from weir.event_time import ONE_DAY, day_bounds, first_raw_day, utc_now
 from weir.faults import fault_point
-from weir.layout import ARCHIVE_QUERY, corrections_topic, view_query
-from weir.pipeline import COORDINATES, Stream, View
+from weir.layout import ARCHIVE_QUERY, INTAKE_QUERY, corrections_topic
+from weir.pipeline import Stream, View
 from weir.records.driver import Control, Loss, Losses
 from weir.records.jobs import Outcome, RawKept
 from weir.records.night import (
+    CAUSES,
     Arrivals,
     Cause,
     DayVerdict,
@@ -49,6 +53,7 @@ from weir.records.night import (
     StreamDay,
     VersionComparison,
     ViewComparison,
+    ViewVersion,
 )
 from weir.records.quality import Decision
 from weir.refusal import Refusal
@@ -90,19 +95,33 @@ class Night:
         # What was noticed earlier concerns messages that this night does not read.
         self.losses: list[Loss] = [loss for loss in known.found if loss.noticed_at >= day_bounds(self.earliest)[0]]
         self.booked = [own for file in self.lake.arrivals(self.pipeline.name).glob("*.json") if (own := Arrivals.read(file))]
+        self.journal = Journal(spark, self.lake, self.pipeline)
         views = self.pipeline.views
-        pins = side_by_side(spark, lambda view: self._pin(view, self.pipeline.fingerprint(view)), views)
-        self.pins = dict(zip(views, pins, strict=True))
-        self.cut = archive_ends(spark, call, self.pins.values())
+        found = side_by_side(spark, lambda view: self._snapshot(view, self.pipeline.fingerprint(view)), views)
+        never_started = {view: self._never_started(view) for view in views}
+        self.snapshots = {view: own or never_started[view] for view, own in zip(views, found, strict=True)}
+        note = self.journal.last_note()
+        self.until = note.until_of(self.journal.contracts) if note else {}
+        self.cut = archive_ends(spark, call, self.until)
+        self.is_lost = audit.never_read([loss for loss in self.losses if loss.query == INTAKE_QUERY], self.until)
         raw = self.lake.raw(self.pipeline.name)
         self.archive = read(spark, raw, last_version(spark, raw))
-        self.ranked = {name: self._ranked(name) for name in self.pipeline.sources}
-        self.all = reduce(DataFrame.unionByName, (self._in_common(name) for name in self.pipeline.sources))
+        self.audited = {name: self._audited(name, self.journal.contracts[name]) for name in self.pipeline.sources}
         self.changes = {name: self._changes(name) for name in self._tables_read()}
-        self.partitions = ledger.partitions_of(self.all, self.day, self._booked_until(), self.archive)
+        cuts = [own.read_until for own in self.snapshots.values()]
+        together = {name: (frame, self.pipeline.sources[name]) for name, frame in self.audited.items()}
+        self.groups = audit.count_groups(together, self.day, cuts, self.is_lost)
+        self.partitions = ledger.partitions_of(self._positions(), self.day, self._booked_until(), self.archive)
 
-    def _pin(self, view: str, fingerprint: str) -> Pin:
-        return pin_view(self.spark, self.call, view, fingerprint, self.day, self.earliest)
+    def _snapshot(self, view: str, fingerprint: str) -> ViewSnapshot | None:
+        return snapshot_view(self.spark, self.call, view, fingerprint, self.day)
+
+    def _never_started(self, view: str) -> ViewSnapshot:
+        contracts = {name: self.journal.contracts[name] for name in self.pipeline.streams_of(view)}
+        return ViewSnapshot(None, ViewVersion(contracts=contracts, is_aggregate=False), START)
+
+    def _positions(self) -> DataFrame:
+        return reduce(DataFrame.unionByName, (frame.select(*POSITION, RECEIVED_AT) for frame in self.audited.values()))
 
     def close(self) -> None:
         """Nothing of this day stays in memory: dirty days may follow."""
@@ -110,33 +129,35 @@ class Night:
 
     # Step 2
 
-    def _ranked(self, source: str) -> DataFrame:
-        """Every message that can belong to the day, judged, the first of each identity marked. Kept for all views."""
+    def _audited(self, source: str, contract: str) -> DataFrame:
+        """Every message that can belong to the day, judged, with what the journal says of it by a contract."""
         wanted = (F.col("stream") == source) & (F.col("received_on") >= F.lit(self.earliest))
         if spared := self._spared_days(source):
             wanted = wanted & ~F.col("received_on").isin(spared)
-        contract = self.pipeline.sources[source]
-        judged = judged_rows(self.archive.filter(wanted), contract).drop("_payload")
-        if isinstance(contract, Stream):
-            return mark_copies(judged, contract)
-        return judged.withColumn("_first", F.col("_accepted")).withColumn("_copies", F.lit(1)).persist()
+        declared = self.pipeline.sources[source]
+        judged = judged_rows(self.archive.filter(wanted), declared).drop("_payload")
+        if isinstance(declared, Stream):
+            judged = self._with_references(judged, declared)
+        return audit.audited_rows(judged, self.journal, source, contract, self.earliest)
+
+    def _with_references(self, judged: DataFrame, stream: Stream) -> DataFrame:
+        """What refers to a key that its table does not have is not accepted, as far as the tables are known now."""
+        for column, table in stream.references.items():
+            key = self.pipeline.tables[table].key
+            known = self._changes(table).select(F.col(key).alias("_key")).distinct()
+            judged = judged.join(known, F.col(column) == F.col("_key"), "left")
+            missing = F.col("_accepted") & F.col(column).isNotNull() & F.col("_key").isNull()
+            reasons = F.array_append("_verdict", F.lit(f"{column}:exist_in_{table}"))
+            judged = judged.withColumn("_verdict", F.when(missing, reasons).otherwise(F.col("_verdict")))
+            judged = judged.withColumn("_accepted", F.col("_accepted") & ~missing).drop("_key")
+        return judged
 
     def _tables_read(self) -> set[str]:
         return {table for view in self.pipeline.views.values() for table in view.as_of}
 
     def _changes(self, name: str) -> DataFrame:
-        """Every change of a table, with `_known_at` where the speed layer knew it: what it has kept, and what raw has beyond that."""
-        table = self.pipeline.tables[name]
-        path = self.lake.history(self.pipeline.name, name, self.pipeline.table_fingerprint(name))
-        archived = self.archive.filter(F.col("stream") == name)
-        unknown = F.lit(None).cast("timestamp").alias("_known_at")
-        if not exists(self.spark, path):
-            return table_changes(archived, table).select("*", unknown).persist()
-        kept = read(self.spark, path, last_version(self.spark, path))
-        place = ["topic", "partition", "offset"]
-        recent = table_changes(archived.filter(F.col("received_on") >= F.lit(self.earliest)), table)
-        beyond = recent.join(kept.select(*place), place, "left_anti").select("*", unknown)
-        return kept.select(*beyond.columns).unionByName(beyond).persist()
+        """Every accepted change of a table, as the intake has stored it."""
+        return read(self.spark, self.lake.history(self.pipeline.name, name, self.pipeline.table_fingerprint(name))).persist()
 
     def _spared_days(self, source: str) -> list[date]:
         """Days of arrival that are booked and brought nothing for this day: an old day is read without all that came since."""
@@ -144,25 +165,9 @@ class Night:
         others = [own for own in self.booked if own.day != self.day and own.day >= first]
         return [own.day for own in others if not any(first <= day <= last for day in own.streams.get(source, {}))]
 
-    def _in_common(self, source: str) -> DataFrame:
-        """What all sources have: one job counts for all of them."""
-        at = F.col(self.pipeline.sources[source].occurred_at).alias("_at")
-        kept = [*COORDINATES, "_undecodable", "_verdict", "_accepted", "_first"]
-        return self.ranked[source].select(F.lit(source).alias("stream"), *kept, at)
-
-    def count_messages(self) -> list[Row]:
-        """Every message that can belong to the day, counted once for all that the report and the books ask for.
-
-        One that is not accepted belongs to the day on which it came.
-        """
-        arrived_on = F.to_date("received_at").cast("string").alias("arrived_on")
-        belongs_to = F.to_date(F.when(F.col("_accepted"), F.col("_at")).otherwise(F.col("received_at"))).cast("string").alias("belongs_to")
-        alike = ["stream", "topic", "partition", "_undecodable", "_verdict", "_accepted", "_first"]
-        return self.all.groupBy(*alike, arrived_on, belongs_to).agg(F.count("*").alias("messages"), F.max("offset").alias("last")).collect()
-
-    def streams(self, counted: list[Row]) -> list[StreamDay]:
+    def streams(self) -> list[StreamDay]:
         """What became of the day's messages."""
-        own = [group for group in counted if group["belongs_to"] == str(self.day)]
+        own = [group.row for group in self.groups if group.row["belongs_to"] == str(self.day)]
         return [_stream_day(source, [group for group in own if group["stream"] == source]) for source in self.pipeline.sources]
 
     def _booked_until(self) -> dict[str, int]:
@@ -174,10 +179,10 @@ class Night:
         ends = before.groupBy("topic", "partition").agg(F.max("until_offset").alias("until")).collect()
         return {f"{row['topic']}/{row['partition']}": row["until"] for row in ends}
 
-    def arrivals(self, counted: list[Row]) -> Arrivals:
+    def arrivals(self) -> Arrivals:
         """Which days the events that arrived on this day belong to."""
         streams: dict[str, dict[date, dict[str, int]]] = {}
-        for row in counted:
+        for row in (group.row for group in self.groups):
             if row["arrived_on"] == str(self.day) and row["_accepted"]:
                 last = streams.setdefault(row["stream"], {}).setdefault(date.fromisoformat(row["belongs_to"]), {})
                 place = f"{row['topic']}/{row['partition']}"
@@ -190,75 +195,70 @@ class Night:
         """Everything about one view of the day. Changes nothing, so that several views may be proved at once."""
         self.check_lease()
         fault_point("proving", list(self.pipeline.views).index(view))
-        declared, pin, fingerprint = self.pipeline.views[view], self.pins[view], self.pipeline.fingerprint(view)
-        fated = self._fated(view, pin, self.ranked)
-        counted = {name: count_fates(frame, self.pipeline.streams[name], self.day) for name, frame in fated.items()}
-        batch = self._compute(view, {name: self.ranked[name].filter("_first") for name in fated})
-        lined, differing = self._compare(view, pin, fated, batch, "unexplained")
+        declared, snapshot, fingerprint = self.pipeline.views[view], self.snapshots[view], self.pipeline.fingerprint(view)
+        streams = self.pipeline.streams_of(view)
+        batch = self._compute(view, {name: self.audited[name].filter(FIRST) for name in streams})
+        causes = audit.causes_of(self.groups, streams, snapshot)
+        lined, differing = self._compare(view, snapshot, {name: self.audited[name] for name in streams}, batch, causes, "unexplained")
         older = self._older_versions(view, batch)
         there = F.when(F.col("_batch").isNull(), "speed").when(F.col("_speed").isNull(), "batch").otherwise("both").alias("there")
         counts = {(row["_state"], row["there"]): row["count"] for row in lined.groupBy("_state", there).count().collect()}
-        texts = reconcile.as_texts(declared, differing, str(self.day), view, fingerprint).persist()
+        texts = reconcile.as_texts(declared, differing, str(self.day), view, fingerprint)
+        texts = texts.persist() if any(state != "equal" for state, _ in counts) else texts.limit(0)
         comparison = reconcile.summarise(declared, view, fingerprint, counts, texts)
-        lateness = {name: lateness_choices(groups, self.pipeline.streams[name]) for name, groups in counted.items()}
+        lateness = {name: audit.lateness_choices(self.groups, name, self.pipeline.streams[name]) for name in streams}
         return Proof(
             comparison=comparison.model_copy(update={"versions": [found for found, _ in older], "lateness": lateness}),
-            lines=[line for name, groups in counted.items() for line in self._draw_lines(view, name, groups)],
+            lines=[line for name in streams for line in self._draw_lines(view, name, snapshot)],
             batch=batch,
             lined=lined,
             texts=texts,
             told=reduce(DataFrame.unionByName, [texts, *(frame for _, frame in older)]),
         )
 
-    def _fated(self, view: str, pin: Pin, ranked: dict[str, DataFrame]) -> dict[str, DataFrame]:
-        lost = [loss for loss in self.losses if loss.query == view_query(view)]
-        return {name: with_fates(ranked[name], self.pipeline.streams[name], pin.batches, lost) for name in self.pipeline.streams_of(view)}
-
     def _compare(
-        self, view: str, pin: Pin, fated: dict[str, DataFrame], batch: DataFrame, else_cause: Cause
+        self,
+        view: str,
+        snapshot: ViewSnapshot,
+        audited: dict[str, DataFrame],
+        batch: DataFrame,
+        causes: set[str],
+        else_cause: Cause,
     ) -> tuple[DataFrame, DataFrame]:
-        """All cells lined up, and those that differ with their causes."""
-        declared = self.pipeline.views[view]
-        suspects = [reconcile.suspects(frame, self.pipeline.streams[name]) for name, frame in fated.items()]
-        heard = {name: frame.filter("_fate = 'counted'") for name, frame in fated.items()}
+        """All cells lined up, and those that differ with their causes. `causes` are those that the fates of the events allow."""
+        declared, fate = self.pipeline.views[view], audit.fate_in(snapshot, self.is_lost)
+        suspects = [audit.suspects(frame, self.pipeline.streams[name], fate) for name, frame in audited.items()] if causes else []
+        counted = {name: frame.filter(fate == "counted") for name, frame in audited.items()}
         if declared.as_of:
-            suspects += [self._changed_since(view, name, frame) for name, frame in heard.items()]
-        found = Suspects.find(suspects)
-        counted = self._compute(view, heard, as_then=True) if found.causes else batch
-        lined = reconcile.line_up(declared, Sides(pin.cells(batch), batch, counted, pin.told_until)).persist()
-        beyond = batches_beyond(pin.batches, self.cut)
-        return lined, reconcile.with_causes(declared, lined.filter("_state != 'equal'"), found, beyond, else_cause)
+            changed = [self._changed_since(view, name, frame).persist() for name, frame in counted.items()]
+            if any(not frame.isEmpty() for frame in changed):
+                causes, suspects = causes | {"table"}, suspects + changed
+        by_stream = self._compute(view, counted, as_then=True) if causes else batch
+        lined = reconcile.line_up(declared, Sides(snapshot.cells(batch), batch, by_stream, snapshot.told_until)).persist()
+        differs = lined.filter("_state != 'equal'")
+        return lined, reconcile.with_causes(declared, differs, suspects, causes, self._is_early(), else_cause)
+
+    def _is_early(self) -> bool:
+        """Whether the stream has read further than raw reaches: it may know events that the recomputation does not."""
+        return any(end > self.cut.get(place, 0) for place, end in self.until.items())
 
     def _as_then(self, view: str, stream: str, rows: DataFrame) -> DataFrame:
-        """The stream's rows with the tables' rows as the batch knew them that read the event."""
-        own, place = self.pipeline.streams[stream], ["topic", "partition", "offset"]
-        for name, column in self.pipeline.views[view].as_of.items():
-            if column not in own.columns:
-                continue
-            table = self.pipeline.tables[name]
-            changes = self.changes[name].select(
-                F.col(table.key).alias("_key"),
-                F.col(table.changed_at).alias("_from"),
-                F.col("_known_at"),
-                F.struct(table.changed_at, *CHANGE_ORDER).alias("_order"),
-                table_row(table).alias(name),
-            )
-            known = (
-                (F.col("_key") == F.col(column)) & (F.col("_from") <= F.col(own.occurred_at)) & (F.col("_known_at") <= F.col("_planned_at"))
-            )
-            held = rows.join(changes, known).groupBy(*place).agg(F.max_by(name, "_order").alias(name))
-            rows = rows.join(held, place, "left")
-        return rows
+        """The stream's rows with the tables' rows as the intake found them."""
+        own = self.pipeline.streams[stream]
+        pairs = [(table, column) for table, column in self.pipeline.views[view].as_of.items() if column in own.columns]
+        return rows.withColumns(
+            {table: F.col(audit.then(table, column)) for table, column in pairs if audit.then(table, column) in rows.columns}
+        )
 
     def _changed_since(self, view: str, stream: str, counted: DataFrame) -> DataFrame:
         """The counted events that would find another row in a table now than they found then."""
         own = self.pipeline.streams[stream]
-        tables = [name for name, column in self.pipeline.views[view].as_of.items() if column in own.columns]
-        now = look_up(counted, self.pipeline, view, stream, self.changes).withColumnsRenamed({name: f"_now_{name}" for name in tables})
-        both = self._as_then(view, stream, now)
-        differs = reduce(Column.__or__, (~F.col(name).eqNullSafe(F.col(f"_now_{name}")) for name in tables), F.lit(False))
-        told = [F.lit("table").alias("_cause"), F.col(own.identity).cast("string").alias("_identity"), F.col(own.occurred_at).alias("_at")]
-        return both.filter(differs).select(*own.columns, *told)
+        pairs = [(table, column) for table, column in self.pipeline.views[view].as_of.items() if column in own.columns]
+        pairs = [pair for pair in pairs if audit.then(*pair) in counted.columns]
+        now = look_up(counted, self.pipeline, view, stream, self.changes)
+        differs = reduce(Column.__or__, (~F.col(audit.then(*pair)).eqNullSafe(F.col(pair[0])) for pair in pairs), F.lit(False))
+        said = [F.lit("table").alias("_cause"), F.col(own.identity).cast("string").alias("_identity"), F.col(own.occurred_at).alias("_at")]
+        return now.filter(differs).select(*own.columns, *said)
 
     def _older_versions(self, view: str, batch: DataFrame) -> list[tuple[VersionComparison, DataFrame]]:
         """What earlier declarations have streamed of the day, and people have seen. It never blocks: the declaration is another one."""
@@ -266,52 +266,47 @@ class Night:
         for fingerprint in self.lake.view_versions(self.pipeline.name, view):
             if fingerprint == self.pipeline.fingerprint(view):
                 continue
-            pin = self._pin(view, fingerprint)
-            if pin.speed is None or pin.speed.isEmpty() or not _is_of_one_grain(self.pipeline.views[view], pin.speed, batch):
+            snapshot = self._snapshot(view, fingerprint)
+            if snapshot is None or snapshot.speed is None or snapshot.speed.isEmpty():
                 continue
-            released = {name: self._released(name) for name in self.pipeline.streams_of(view)}
-            ranked = {name: self._as_rejected(name, rows) for name, rows in released.items()}
-            fated = self._fated(view, pin, ranked)
-            then = [column for column in batch.columns if column in pin.speed.columns]  # one that is new was nothing that people saw
-            lined, differing = self._compare(view, pin, fated, batch.select(*then), "version")
+            if not _is_of_one_grain(self.pipeline.views[view], snapshot.speed, batch):
+                continue
+            audited = {name: self._audited_by(name, snapshot) for name in self.pipeline.streams_of(view)}
+            # What is new in the declaration was nothing that people saw.
+            then = [column for column in batch.columns if column in snapshot.speed.columns]
+            every = {cause for cause in CAUSES if cause not in ("unexplained", "version", "cut")}
+            lined, differing = self._compare(view, snapshot, audited, batch.select(*then), set(map(str, every)), "version")
             texts = reconcile.as_texts(self.pipeline.views[view], differing, str(self.day), view, fingerprint).persist()
-            own = [
-                frame.filter((F.to_date(self.pipeline.streams[name].occurred_at) == F.lit(self.day)) & F.col("_first"))
-                for name, frame in fated.items()
-                if released[name] is not None
-            ]
             comparison = VersionComparison(
                 fingerprint=fingerprint,
                 compared=(cells := lined.count()),
                 equal=cells - texts.count(),
                 causes=reconcile.count_causes(texts),
-                released=sum(frame.filter("_fate = 'rejected'").count() for frame in own),
+                released=sum(self._count_released(name, frame) for name, frame in audited.items()),
             )
             found.append((comparison, texts))
         return found
 
-    def _released(self, source: str) -> DataFrame | None:
-        """The places of the rows that people have released from quarantine."""
-        acts = self.lake.quarantine_acts(self.pipeline.name)
+    def _audited_by(self, source: str, snapshot: ViewSnapshot) -> DataFrame:
+        """The audited rows, with what the journal says of them by the contract of another version of a view."""
+        contract = snapshot.version.contracts.get(source)
+        if contract is None or contract == self.journal.contracts[source]:
+            return self.audited[source]
+        return self._audited(source, contract)
+
+    def _count_released(self, source: str, audited: DataFrame) -> int:
+        """Events of the day that the stream had rejected, that count now, and that people have released from quarantine."""
+        acts, own = self.lake.quarantine_acts(self.pipeline.name), self.pipeline.streams[source]
         if not exists(self.spark, acts):
-            return None
-        return (
-            read(self.spark, acts).filter((F.col("stream") == source) & (F.col("act") == "released")).select("topic", "partition", "offset")
-        )
+            return 0
+        released = read(self.spark, acts).filter((F.col("stream") == source) & (F.col("act") == "released")).select(*POSITION).distinct()
+        rejected = audited.filter((F.to_date(own.occurred_at) == F.lit(self.day)) & F.col(FIRST) & (F.col(audit.JOURNALED) == "rejected"))
+        return rejected.join(F.broadcast(released), list(POSITION)).count()
 
-    def _as_rejected(self, source: str, released: DataFrame | None) -> DataFrame:
-        """The day's rows as they were judged before the release."""
-        if released is None:
-            return self.ranked[source]
-        marked = F.broadcast(released.distinct().withColumn("_released", F.lit(True)))
-        joined = self.ranked[source].join(marked, ["topic", "partition", "offset"], "left")
-        accepted = F.col("_accepted") & F.col("_released").isNull()
-        return joined.withColumn("_accepted", accepted).drop("_released").select(*self.ranked[source].columns)
-
-    def _draw_lines(self, view: str, source: str, counted: list[Row]) -> list[LedgerLine]:
+    def _draw_lines(self, view: str, source: str, snapshot: ViewSnapshot | None) -> list[LedgerLine]:
         lost = [loss for loss in self.losses if loss.query == ARCHIVE_QUERY]
         own = [partition for partition in self.partitions if partition.topic in self.pipeline.sources[source].topics]
-        return ledger.draw_lines(view, source, self.day, own, counted, lost)
+        return ledger.draw_lines(view, source, self.day, own, audit.fates_of(self.groups, source, self.day, snapshot), lost)
 
     def _compute(self, view: str, frames: dict[str, DataFrame], as_then: bool = False) -> DataFrame:
         """The day's cells over these events, with the tables as they are known now, or as the stream knew them."""
@@ -349,15 +344,7 @@ class Night:
     def _unread(self) -> list[LedgerLine]:
         """The books of the streams that no view reads: what is accepted counts."""
         read_by_views = {name for view in self.pipeline.views for name in self.pipeline.streams_of(view)}
-        fate = F.when(F.col("_undecodable").isNotNull(), "undecodable").when(~F.col("_accepted"), "rejected")
-        fate = fate.when(F.col("_first"), "counted").otherwise("duplicate")
-        lines = []
-        for source in self.pipeline.sources:
-            if source not in read_by_views:
-                fated = self.ranked[source].withColumn("_fate", fate).filter(ledger.arrived_on(self.day))
-                counted = fated.groupBy("topic", "partition", "_fate").agg(F.count("*").alias("arrived")).collect()
-                lines += self._draw_lines(RAW, source, counted)
-        return lines
+        return [line for name in self.pipeline.sources if name not in read_by_views for line in self._draw_lines(RAW, name, None)]
 
     # Step 5
 
@@ -382,7 +369,7 @@ class Night:
         settled = Settlement.read(file) or Settlement(view=view, fingerprint=comparison.fingerprint)
         unbalanced = [wrong for line in proof.lines for wrong in line.wrong]
         accepted = [own for own in settled.acceptances if own.day == self.day]
-        decision, reasons = judge_day(comparison, self._gate(view, proof.batch), unbalanced, self._early(self.pins[view]), accepted)
+        decision, reasons = judge_day(comparison, self._gate(view, proof.batch), unbalanced, self._early(view), accepted)
         corrections = 0
         self.check_lease()
         if decision != "BLOCK":
@@ -411,12 +398,13 @@ class Night:
         told = {"decision": decision, "gate": reasons, "corrections": corrections}
         return comparison.model_copy(update=told | {"settled_before": settled.until, "settled_until": after.until})
 
-    def _early(self, pin: Pin) -> list[str]:
-        """Where the view had read further than raw reached: it may know events that the recomputation does not."""
+    def _early(self, view: str) -> list[str]:
+        """Where the stream had read further than raw reached: it may know events that the recomputation does not."""
+        topics = {topic for name in self.pipeline.streams_of(view) for topic in self.pipeline.streams[name].topics}
         return [
             f"raw ends at {place} offset {self.cut.get(place, 0):,}, the view has read to {end:,}: let the stream run, then try again"
-            for place, end in read_until(pin.batches).items()
-            if end > self.cut.get(place, 0)
+            for place, end in self.until.items()
+            if end > self.cut.get(place, 0) and place.rpartition("/")[0] in topics
         ]
 
     def _publish(self, view: str, columns: list[str], lined: DataFrame) -> None:
@@ -464,8 +452,8 @@ def _stream_day(source: str, groups: list[Row]) -> StreamDay:
     return StreamDay(
         stream=source,
         archived=_total(groups),
-        accepted=_total(g for g in groups if g["_accepted"] and g["_first"]),
-        duplicates=_total(g for g in groups if g["_accepted"] and not g["_first"]),
+        accepted=_total(g for g in groups if g["_accepted"] and g[FIRST]),
+        duplicates=_total(g for g in groups if g["_accepted"] and not g[FIRST]),
         rejected=_total(g for g in groups if not g["_accepted"] and not g["_undecodable"]),
         undecodable=_total(g for g in groups if g["_undecodable"]),
         reasons=dict(sorted(reasons.items())),
@@ -499,7 +487,6 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
             return Exception(f"{view} of {day} could not be proved: {one_line(error)}")
 
     try:
-        counted = night.count_messages()
         found = side_by_side(spark, attempt, call.pipeline.views)
         proofs = [own for own in found if isinstance(own, Proof)]
         lines = night.write_books(proofs)
@@ -508,7 +495,7 @@ def prove_day(spark: SparkSession, call: Call, day: date, check_lease: Callable[
         for own in found:
             if isinstance(own, Exception):  # the other views are settled by now; the day is not done
                 raise own
-        streams, arrivals = night.streams(counted), night.arrivals(counted)
+        streams, arrivals = night.streams(), night.arrivals()
     finally:
         night.close()
     _mark_dirty(call, arrivals)
@@ -545,6 +532,8 @@ def nightly(call: Call) -> Outcome:
         spark = build_session(f"weir {name} nightly")
         if not exists(spark, call.lake.raw(name)):
             raise Refusal(f"nothing of '{name}' is archived yet: run `weir stream {name}` first")
+        if not Journal(spark, call.lake, call.pipeline).exists:
+            raise Refusal(f"'{name}' has no journal yet: run `weir stream {name}` first, which builds it from the archive")
         if refusal := _cannot_recompute(call, day):
             raise Refusal(refusal)
         report = prove_day(spark, call, day, check_lease)

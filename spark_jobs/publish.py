@@ -1,11 +1,15 @@
-"""Staged rows → accepted and quarantined tables, each exactly once, whatever dies in between.
+"""Judged rows → the accepted table, each exactly once, whatever dies in between.
 
-1. stage       the judged rows of a batch are written down, so that no later step computes them again
-2. plan        the batch passed its gate: from now on it will be published
-3. accepted    the first commit
-4. quarantined the second commit (a replay: the acts)
+A refine publishes a range of the journal, whose rows never change. A replay judges quarantined rows anew, and publishes its stage: the
+result as it was written down.
+
+1. plan        the batch passed its gate: from now on it will be published
+2. accepted    the first commit
+3. acts        quarantined rows that are accepted now are marked as released
+4. quarantine  rows that another contract had accepted, and that this one rejects, are quarantined
 5. cursor      one file replaced: the batch is done; its plan and stage go
 
+A refine needs steps 3 and 4 only for messages that were judged by another contract before: all others the intake has quarantined.
 Whoever starts next finishes a plan that is still there. A stage without a plan never passed a gate, and is thrown away.
 """
 
@@ -16,20 +20,40 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_jobs.columns import (
+    ACCEPTED,
+    BATCH,
+    CONFLICT,
+    CONTRACT,
+    DUPLICATE,
+    FATE,
+    IDENTITY,
+    OCCURRED_AT,
+    OFFSET,
+    PARTITION,
+    PAYLOAD,
+    POSITION,
+    QUARANTINED,
+    REASONS,
+    RECEIVED_AT,
+    REJECTED,
+    STREAM,
+    TOPIC,
+    UNDECODABLE,
+)
+from spark_jobs.intake.journal import Journal
 from spark_jobs.tables import append_once, exists, read
 from spark_jobs.transform import by_identity, judged_rows, mark_first
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.lake_files import remove_folder
-from weir.layout import REFINE, Lake, app_id
+from weir.layout import Lake, app_id
 from weir.pipeline import COORDINATES, Pipeline, Stream
 from weir.records.night import DirtyDay
-from weir.records.quality import PublishPlan, RefineCursor
+from weir.records.quality import JournalRange, PublishPlan, RefineCursor
 
-CONFLICT = "identity:not_conflict"
-"""The same identity with other content: not a duplicate, somebody has to look at it."""
-
-QUARANTINED = ["stream", *COORDINATES, "payload", "reasons", "identity", "occurred_at", "batch", "quarantined_at", "received_on"]
+RELEASED = "released"
+"""The act on a quarantined row that is accepted now."""
 
 
 class Shelf:
@@ -39,11 +63,33 @@ class Shelf:
         self.spark, self.lake, self.pipeline, self.source = spark, lake, pipeline, source
         self.contract = pipeline.sources[source]
         self.accepted = lake.accepted(pipeline.name, source)
+        self.journal = Journal(spark, lake, pipeline)
 
     def record(self, what: str) -> Path:
         return self.lake.refine_record(self.pipeline.name, self.source, what)
 
-    # Step 1
+    def journaled(self, of: JournalRange) -> DataFrame:
+        """Each message of a range as it was judged, without those that a replay has published already."""
+        rows = self._journal_rows(of)
+        if of.judged_before and exists(self.spark, self.lake.quarantine_acts(self.pipeline.name)):
+            acts = read(self.spark, self.lake.quarantine_acts(self.pipeline.name))
+            released = acts.filter((F.col(STREAM) == self.source) & (F.col("act") == RELEASED))
+            rows = rows.join(released, [*POSITION], "left_anti")
+        return rows.select(
+            *COORDINATES,
+            *(F.col(f"{of.struct}.{name}").alias(name) for name in of.columns),
+            F.col(PAYLOAD).alias("_payload"),
+            F.coalesce(REASONS, F.array().cast("array<string>")).alias("_reasons"),
+            F.col(IDENTITY).alias("_identity"),
+            F.col(OCCURRED_AT).alias("_occurred_at"),
+            F.col(FATE).alias("_fate"),
+        )
+
+    def _journal_rows(self, of: JournalRange) -> DataFrame:
+        is_of = (F.col(STREAM) == self.source) & (F.col(CONTRACT) == of.contract) & (F.col(BATCH) > of.after_batch)
+        return self.journal.rows().filter(is_of & _is_behind(of.since) & ~_is_behind(of.until))
+
+    # What a replay publishes
 
     def judge(self, messages: DataFrame) -> DataFrame:
         """Each message with its `_fate`: accepted, duplicate, rejected or undecodable, and its `_reasons`."""
@@ -125,7 +171,7 @@ class Shelf:
     def forget_stages(self) -> None:
         remove_folder(self.lake.stages(self.pipeline.name) / self.source)
 
-    # Steps 2 to 5
+    # Steps 1 to 5
 
     def publish(self, plan: PublishPlan, check_lease: Callable[[], None]) -> None:
         plan.write(self.record("plan"))
@@ -136,20 +182,26 @@ class Shelf:
         if (plan := PublishPlan.read(self.record("plan"))) is None:
             return None
         batch, name = plan.cursor.batch, self.pipeline.name
-        staged = self.spark.read.parquet(plan.stage)
         writer = app_id(name, f"{plan.way}_{self.source}", plan.cursor.id)
-        told = {"way": plan.way, "source": self.source, "batch": batch, "until": plan.cursor.until}
+        metadata = {"way": plan.way, "source": self.source, "batch": batch, "until": plan.cursor.until}
+
+        def append(rows: DataFrame, path: str, partition_by: list[str]) -> None:
+            check_lease()
+            append_once(rows, path, partition_by, writer, batch, metadata)
+
+        rows = self.journaled(plan.rows) if plan.rows else self.spark.read.parquet(plan.stage)
         fault_point(f"before_accepted.{self.source}", batch)
-        check_lease()
-        append_once(_accepted_rows(staged), self.accepted, ["_day"], writer, batch, told)
+        append(_accepted_rows(rows), self.accepted, ["_day"])
         fault_point(f"between.{self.source}", batch)
-        check_lease()
-        if plan.way == REFINE:
-            aside = _quarantined_rows(staged, self.source, batch)
-            append_once(aside, self.lake.quarantined(name), ["stream", "received_on"], writer, batch, told)
-        else:
-            acts = acts_on(staged.filter("_fate IN ('accepted', 'duplicate')"), self.source, "released", "replayed")
-            append_once(acts, self.lake.quarantine_acts(name), ["stream"], writer, batch, told)
+        passing, acts = rows.filter(F.col("_fate").isin(ACCEPTED, DUPLICATE)), self.lake.quarantine_acts(name)
+        if plan.rows is None:
+            append(acts_on(passing, self.source, RELEASED, "replayed"), acts, [STREAM])
+        elif plan.rows.judged_before:
+            is_open = open_rows(self.spark, self.lake, name).filter(F.col(STREAM) == self.source)
+            append(
+                acts_on(passing.join(is_open, [*POSITION], "left_semi"), self.source, RELEASED, "the contract has changed"), acts, [STREAM]
+            )
+            append(self._newly_rejected(plan.rows), self.lake.quarantined(name), [STREAM, "received_on"])
         fault_point(f"before_cursor.{self.source}", batch)
         check_lease()
         for day, reason in plan.dirty.items():
@@ -159,40 +211,38 @@ class Shelf:
         self.forget_stages()
         return plan
 
+    def _newly_rejected(self, of: JournalRange) -> DataFrame:
+        """Rejected rows that are not in quarantine: the intake leaves out what it has read by another contract before."""
+        rows = self._journal_rows(of).filter(~_is_behind(of.judged_before) & F.col(FATE).isin(REJECTED, UNDECODABLE))
+        known = read(self.spark, self.lake.quarantined(self.pipeline.name)).filter(F.col(STREAM) == self.source)
+        named = {"quarantined_at": F.lit(utc_now()).cast("timestamp"), "received_on": F.to_date(RECEIVED_AT)}
+        new = rows.join(known, [*POSITION], "left_anti")
+        return new.select(*(named.get(column, F.col(column)).alias(column) for column in QUARANTINED.names))
+
     def cursor(self, way: str) -> RefineCursor | None:
         return RefineCursor.read(self.record(way))
 
 
-# A stage says all by itself: the declaration may have changed since it was written.
+def _is_behind(bounds: dict[str, int]) -> Column:
+    """Whether a row stands at or behind the offset of its partition; one that is not named is behind."""
+    if not bounds:
+        return F.lit(True)
+    by_place = F.create_map(*(F.lit(word) for pair in bounds.items() for word in pair))
+    return F.col(OFFSET) >= F.coalesce(by_place[F.concat_ws("/", TOPIC, PARTITION)], F.lit(0))
 
 
-def _accepted_rows(staged: DataFrame) -> DataFrame:
-    columns = [name for name in staged.columns if name not in COORDINATES and not name.startswith("_")]
-    rows = staged.filter("_fate = 'accepted'").withColumn("_day", F.to_date("_occurred_at"))
-    return rows.select(*columns, *(F.col(c).alias(f"_{c}") for c in COORDINATES), "_day")
-
-
-def _quarantined_rows(staged: DataFrame, source: str, batch: int) -> DataFrame:
-    rows = staged.filter("_fate IN ('rejected', 'undecodable')")
-    named = {
-        "stream": F.lit(source),
-        "payload": F.col("_payload"),
-        "reasons": F.col("_reasons"),
-        "identity": F.col("_identity"),
-        "occurred_at": F.col("_occurred_at"),
-        "batch": F.lit(batch).cast("bigint"),
-        "quarantined_at": F.lit(utc_now()).cast("timestamp"),
-        "received_on": F.to_date("received_at"),
-    }
-    return rows.select(*(named.get(column, F.col(column)).alias(column) for column in QUARANTINED))
+def _accepted_rows(rows: DataFrame) -> DataFrame:
+    """One file for each day: the accepted tables are read by others."""
+    columns = [name for name in rows.columns if name not in COORDINATES and not name.startswith("_")]
+    accepted = rows.filter(F.col("_fate") == ACCEPTED).withColumn("_day", F.to_date("_occurred_at")).repartition("_day")
+    return accepted.select(*columns, *(F.col(c).alias(f"_{c}") for c in COORDINATES), "_day")
 
 
 def open_rows(spark: SparkSession, lake: Lake, pipeline: str) -> DataFrame:
     """The quarantined rows that nobody has acted on."""
     rows = read(spark, lake.quarantined(pipeline))
     if exists(spark, lake.quarantine_acts(pipeline)):
-        place = ["stream", "topic", "partition", "offset"]
-        rows = rows.join(read(spark, lake.quarantine_acts(pipeline)).select(*place), place, "left_anti")
+        rows = rows.join(read(spark, lake.quarantine_acts(pipeline)), [STREAM, *POSITION], "left_anti")
     return rows
 
 

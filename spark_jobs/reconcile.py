@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
 
 from weir.event_time import format_duration
-from weir.pipeline import Stream, View
+from weir.pipeline import View
 from weir.records.night import Cause, Cell, CellCause, ViewComparison
 
 MAX_EXAMPLES = 20
@@ -74,62 +74,33 @@ def _same_value(left: Column, right: Column, tolerance: float | None) -> Column:
     return left.eqNullSafe(right) | F.coalesce(close, F.lit(False))
 
 
-def suspects(fated: DataFrame, stream: Stream) -> DataFrame:
-    """The events that batch has and speed has not, or the other way round: `_cause`, `_identity`, `_at` and the columns.
-
-    An event whose place a copy with the same content took changes nothing. 'mixed' are copies with different content in one batch.
-    """
-    first, counted, fate = F.col("_first"), F.col("_fate") == "counted", F.col("_fate")
-    cause = (
-        F.when(F.col("_mixed") & fate.isin("counted", "duplicate"), "mixed")
-        .when(F.col("_moot"), F.lit(None))
-        .when(first & (fate == "rejected"), "quarantine")  # by the rules of then; by those of today it passes
-        .when(first & ~counted, fate)
-        .when(counted & ~first, "duplicate")
-    )
-    found = fated.select(*stream.columns, cause.alias("_cause")).filter("_cause IS NOT NULL")
-    return found.withColumn("_identity", F.col(stream.identity).cast("string")).withColumn("_at", F.col(stream.occurred_at))
-
-
-@dataclass(frozen=True)
-class Suspects:
-    """The suspects of each stream, and which causes stand there at all."""
-
-    by_stream: list[DataFrame]
-    causes: set[str]
-
-    @classmethod
-    def find(cls, by_stream: list[DataFrame]) -> "Suspects":
-        kept = [frame.persist() for frame in by_stream]
-        causes = reduce(DataFrame.unionByName, (frame.select("_cause") for frame in kept)).distinct().collect()
-        return cls(kept, {row["_cause"] for row in causes})
-
-
-def with_causes(view: View, differing: DataFrame, found: Suspects, beyond: range, else_cause: Cause) -> DataFrame:
+def with_causes(
+    view: View, differing: DataFrame, suspects: list[DataFrame], causes: set[str], is_early: bool, else_cause: Cause
+) -> DataFrame:
     """Differing cells with `_causes`, from the suspects of each stream that lie near a cell.
 
-    A cell that one of the batches `beyond` raw has told may hold events that raw did not have yet: then the batch layer was early.
-    `else_cause` is what is said of a cell for which there is no other.
+    `causes` are all that there are on this day: an explained cell with no suspect near it gets all of them. Where the stream has read
+    further than raw (`is_early`), a cell may hold events that raw did not have yet. `else_cause` is given to a cell for which there is
+    no other.
     """
-    near = reduce(DataFrame.unionByName, (_near(view, differing, own) for own in found.by_stream))
-    anyhow = F.array(*(_cause(F.lit(cause), F.lit(0), F.array()) for cause in sorted(found.causes - {"mixed"}))).cast(CAUSES)
-    gathered = near.groupBy(*(F.col(column).alias(f"_g_{column}") for column in view.grain)).agg(
-        F.array_sort(F.collect_list(_cause(F.col("_cause"), F.col("_events"), F.col("_identities")))).alias("_near")
-    )
-    same_cell = [F.col(column).eqNullSafe(F.col(f"_g_{column}")) for column in view.grain]
-    joined = differing.join(gathered, same_cell, "left").drop(*(f"_g_{column}" for column in view.grain))
-    own = F.coalesce(F.filter("_near", lambda cause: cause["cause"] != "mixed"), F.array().cast(CAUSES))
-    mixed = F.coalesce(F.filter("_near", lambda cause: cause["cause"] == "mixed"), F.array().cast(CAUSES))
-    by_chance = F.transform(mixed, lambda cause: _cause(F.lit("duplicate"), cause["events"], cause["identities"]))
+    anyhow = F.array(*(_cause(F.lit(cause), F.lit(0), F.array()) for cause in sorted(causes))).cast(CAUSES)
     nothing = F.array().cast("array<string>")
-    causes = (
+    joined = differing.withColumn("_near", F.array().cast(CAUSES))
+    if suspects:
+        near = reduce(DataFrame.unionByName, (_near(view, differing, own) for own in suspects))
+        gathered = near.groupBy(*(F.col(column).alias(f"_g_{column}") for column in view.grain)).agg(
+            F.array_sort(F.collect_list(_cause(F.col("_cause"), F.col("_events"), F.col("_identities")))).alias("_near")
+        )
+        same_cell = [F.col(column).eqNullSafe(F.col(f"_g_{column}")) for column in view.grain]
+        joined = differing.join(gathered, same_cell, "left").drop(*(f"_g_{column}" for column in view.grain))
+    own = F.coalesce("_near", F.array().cast(CAUSES))
+    rest = F.lit("cut" if is_early else else_cause)
+    found = (
         F.when(F.col("_state") == "explained", F.when(F.size(own) > 0, own).otherwise(anyhow))
         .when(F.col("_state") == "pending", F.array(_cause(F.lit("pending"), F.lit(0), nothing)))
-        .when(F.col("_word").between(beyond.start, beyond.stop - 1), F.array(_cause(F.lit("cut"), F.lit(0), nothing)))
-        .when(F.size(mixed) > 0, by_chance)
-        .otherwise(F.array(_cause(F.lit(else_cause), F.lit(0), nothing)))
+        .otherwise(F.array(_cause(rest, F.lit(0), nothing)))
     )
-    return joined.withColumn("_causes", causes.cast(CAUSES)).drop("_near")
+    return joined.withColumn("_causes", found.cast(CAUSES)).drop("_near")
 
 
 def _cause(cause: Column, events: Column, identities: Column) -> Column:

@@ -1,28 +1,32 @@
-"""One micro-batch of every stream of a pipeline: new raw → stage → Great Expectations → gate → accepted and quarantined.
+"""One micro-batch of every stream of a pipeline: new rows of the journal → Great Expectations → gate → accepted.
 
 1. finish what a run that died had planned
-2. read the raw messages behind the cursor, judge them, stage them
-3. validate what the verdict accepted, decide
-4. PASS or WARN: publish both tables, move the cursor. BLOCK: publish nothing, move nothing, say why
+2. count what the intake has journaled behind the cursor: by day, fate and reason
+3. validate the accepted rows, decide
+4. PASS or WARN: publish them, move the cursor. BLOCK: publish nothing, move nothing, say why
 5. write the report pages of the days that changed
+
+Nothing is judged here: each message has its fate since the intake journaled it, and what is rejected is in quarantine already.
 """
 
 import argparse
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from quality.drift import find_drift
 from quality.gate import DEADLINE_SECONDS, Validation, decide, validate
 from quality.reports import data_docs_page, write_site
+from spark_jobs.columns import ACCEPTED, DUPLICATE, OFFSET, PARTITION, RECEIVED_AT, REJECTED, TOPIC, UNDECODABLE
 from spark_jobs.entry import Call, run_job
+from spark_jobs.intake.journal import BatchNote, Journal
 from spark_jobs.publish import Shelf
 from spark_jobs.session import build_session
-from spark_jobs.tables import exists, read
+from spark_jobs.tables import exists
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.lake_files import write_whole
@@ -31,7 +35,7 @@ from weir.masking import shown_payload, shown_row
 from weir.pipeline import COORDINATES, nearest
 from weir.records.driver import Control
 from weir.records.jobs import Outcome
-from weir.records.quality import DayQuality, Decision, Drift, GateReport, PublishPlan, RefineCursor, RefineReport, Sample
+from weir.records.quality import DayQuality, Decision, GateReport, JournalRange, PublishPlan, RefineCursor, RefineReport, Sample
 from weir.refusal import Refusal
 from weir.serving import summarise_quarantine
 from weir.summaries import DAYS_KEPT, summarise_quality
@@ -41,14 +45,14 @@ MAX_ROWS = 2_000_000
 """Of one stream in one run. What is more waits for the next run, which comes in minutes."""
 SAMPLES_PER_REASON = 3
 DRIFT_LOOKS_AT = 1_000
-FATES = ("accepted", "duplicate", "rejected", "undecodable")
+FATES = (ACCEPTED, DUPLICATE, REJECTED, UNDECODABLE)
 
 
 class Refinery:
-    """One run over the sources of a pipeline."""
+    """One run over the sources of a pipeline, up to the batch of the intake that was the last when it began."""
 
-    def __init__(self, spark: SparkSession, call: Call, check_lease: Callable[[], None]) -> None:
-        self.spark, self.call, self.check_lease = spark, call, check_lease
+    def __init__(self, spark: SparkSession, call: Call, note: BatchNote, check_lease: Callable[[], None]) -> None:
+        self.spark, self.call, self.note, self.check_lease = spark, call, note, check_lease
         self.pipeline, self.lake = call.pipeline, call.lake
         self.changed: set[tuple[str, str]] = set()
         self.validations: dict[str, Validation] = {}
@@ -59,26 +63,27 @@ class Refinery:
         if finished := shelf.finish(self.check_lease):
             self.changed |= {(source, day) for day in finished.cursor.days}
         began, cursor = time.monotonic(), self._cursor(shelf)
-        messages, until = self._behind(cursor, source)
-        if until == cursor.until:
+        if (found := self._behind(cursor, shelf)) is None:
             return None
-        batch = cursor.batch + 1
-        stage = shelf.stage(shelf.judge(messages), str(batch))
-        staged = self.spark.read.parquet(stage)
-        days = self._count_days(source, staged)
+        wanted, after = found
+        batch, rows = cursor.batch + 1, shelf.journaled(wanted)
+        days = self._count_days(source, rows)
         total = _sum(days.values())
-        fault_point(f"staged.{source}", batch)
-        validation = self._validate(source, staged, total.accepted, batch)
+        if not total.rows:  # offsets without messages
+            self.check_lease()
+            after.write(shelf.record(REFINE))
+            return None
+        fault_point(f"counted.{source}", batch)
+        validation = self._validate(source, rows, total.accepted, batch)
         decoded = total.rows - total.undecodable
         decision, reasons = decide(shelf.contract.expectations, validation, decoded, total.reasons)
         report = _gate_report(source, batch, decision, reasons, total, validation, began)
         blocked = shelf.record("blocked")
         if decision == "BLOCK":
-            shelf.forget_stages()
             report.write(blocked)
             return report
-        after = RefineCursor(id=cursor.id, batch=batch, until=until, days=merge_days(cursor.days, days, validation))
-        shelf.publish(PublishPlan(way=REFINE, stage=stage, cursor=after), self.check_lease)
+        after = after.model_copy(update={"batch": batch, "days": merge_days(cursor.days, days, validation)})
+        shelf.publish(PublishPlan(way=REFINE, rows=wanted, cursor=after), self.check_lease)
         blocked.unlink(missing_ok=True)
         self.changed |= {(source, day) for day in days}
         self.validations[source] = validation
@@ -94,25 +99,37 @@ class Refinery:
             )
         return RefineCursor(id=secrets.token_hex(8))
 
-    def _behind(self, cursor: RefineCursor, source: str) -> tuple[DataFrame, dict[str, int]]:
-        """The raw messages behind the cursor, bounded, and where the cursor will stand after them."""
-        raw = read(self.spark, self.lake.raw(self.pipeline.name)).filter(F.col("stream") == source)
-        if cursor.until:
-            # The second condition says nothing new; by it Delta skips the files that hold older offsets only.
-            raw = raw.filter(_is_behind(cursor.until)).filter(F.col("offset") >= min(cursor.until.values()))
-        bounds = raw.groupBy("topic", "partition").agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
-        ends = {f"{row['topic']}/{row['partition']}": row for row in bounds.collect()}
-        most = max(self.call.options.max_rows // max(len(ends), 1), 1)
-        until = {place: min(row["last"] + 1, row["first"] + most) for place, row in ends.items()}
-        messages = raw.filter(~_is_behind(until)) if until else raw
-        return messages, cursor.until | until
+    def _behind(self, cursor: RefineCursor, shelf: Shelf) -> tuple[JournalRange, RefineCursor] | None:
+        """What the intake has journaled behind the cursor, at most --max-rows of it, and the cursor after it. None when there is nothing."""
+        source, contract = shelf.source, shelf.journal.contracts[shelf.source]
+        read_until = {own: progress.until for own, progress in self.note.sources.items() if own.startswith(f"{source}/")}
+        new = _beyond(read_until.pop(f"{source}/{contract}", {}), cursor.until)
+        if not new:
+            return None
+        is_known = cursor.contract == contract and cursor.intake_batch <= self.note.batch
+        wanted = JournalRange(
+            contract=contract,
+            struct=shelf.journal.struct_columns[source],
+            columns=list(shelf.contract.columns),
+            since=cursor.until,
+            until=cursor.until | new,
+            after_batch=cursor.intake_batch if is_known else -1,
+            judged_before=_beyond(_greatest(read_until.values()), cursor.until),
+        )
+        most, done = self.call.options.max_rows, self.note.batch
+        if sum(end - cursor.until.get(place, 0) for place, end in new.items()) > most:
+            firsts = shelf.journaled(wanted).groupBy(TOPIC, PARTITION).agg(F.min(OFFSET).alias("first")).collect()
+            ends = {f"{row[TOPIC]}/{row[PARTITION]}": row["first"] + max(most // len(firsts), 1) for row in firsts}
+            until = {place: min(end, ends.get(place, end)) for place, end in new.items()}
+            wanted, done = wanted.model_copy(update={"until": cursor.until | until}), wanted.after_batch
+        return wanted, cursor.model_copy(update={"until": wanted.until, "contract": contract, "intake_batch": done})
 
-    def _validate(self, source: str, staged: DataFrame, accepted: int, batch: int) -> Validation:
+    def _validate(self, source: str, judged: DataFrame, accepted: int, batch: int) -> Validation:
         """Judge the accepted rows by the suite. Where there are none, nothing unvalidated can be published."""
         contract = self.pipeline.sources[source]
         if not accepted:
             return Validation([])
-        rows = staged.filter("_fate = 'accepted'").select(*contract.columns)
+        rows = judged.filter(F.col("_fate") == ACCEPTED).select(*contract.columns)
         deadline = self.call.options.deadline_seconds
 
         def strike() -> None:
@@ -120,12 +137,13 @@ class Refinery:
 
         return validate(rows, source, contract.expectations, deadline, strike, contract.private_columns)
 
-    def _count_days(self, source: str, staged: DataFrame) -> dict[str, DayQuality]:
+    def _count_days(self, source: str, rows: DataFrame) -> dict[str, DayQuality]:
         """What came on which day of arrival, with a few samples of each reason."""
-        by_day = staged.withColumn("_day", F.to_date("received_at").cast("string"))
+        by_day = rows.withColumn("_day", F.to_date(RECEIVED_AT).cast("string"))
         counts = by_day.groupBy("_day", "_fate", "_reasons").count().collect()
-        samples = self._samples(source, by_day)
-        drift = self._drift(source, staged)
+        groups = sum(row["_fate"] in (REJECTED, UNDECODABLE) for row in counts)
+        examples = self._examples(source, by_day, max(DRIFT_LOOKS_AT // groups, SAMPLES_PER_REASON)) if groups else []
+        drift = find_drift(self.pipeline.sources[source], [None if r["_payload"] is None else bytes(r["_payload"]) for r in examples])
         found: dict[str, DayQuality] = {}
         for day in sorted({row["_day"] for row in counts}):
             own = [row for row in counts if row["_day"] == day]
@@ -139,36 +157,38 @@ class Refinery:
                 day=day,
                 batches=1,
                 rows=sum(fates.values()),
-                accepted=fates["accepted"],
-                duplicates=fates["duplicate"],
-                rejected=fates["rejected"],
-                undecodable=fates["undecodable"],
+                accepted=fates[ACCEPTED],
+                duplicates=fates[DUPLICATE],
+                rejected=fates[REJECTED],
+                undecodable=fates[UNDECODABLE],
                 reasons=dict(sorted(reasons.items())),
-                samples={reason: rows for (its_day, reason), rows in samples.items() if its_day == day},
+                samples=self._samples(source, [row for row in examples if row["_day"] == day]),
                 drift=drift,
             )
         return found
 
-    def _samples(self, source: str, by_day: DataFrame) -> dict[tuple[str, str], list[Sample]]:
+    def _examples(self, source: str, by_day: DataFrame, of_each: int) -> list[Row]:
+        """The first rejected and undecodable rows of each day with the same reasons."""
+        bad = by_day.filter(F.col("_fate").isin(REJECTED, UNDECODABLE))
+        first = Window.partitionBy("_day", "_reasons").orderBy(PARTITION, OFFSET)
+        few = bad.withColumn("_number", F.row_number().over(first)).filter(F.col("_number") <= of_each)
+        texts = [F.col(column).cast("string").alias(column) for column in self.pipeline.sources[source].columns]
+        return few.select("_day", "_reasons", *COORDINATES, "_payload", *texts).orderBy(PARTITION, OFFSET).collect()
+
+    def _samples(self, source: str, examples: list[Row]) -> dict[str, list[Sample]]:
         contract = self.pipeline.sources[source]
-        bad = by_day.filter("_fate IN ('rejected', 'undecodable')").withColumn("_reason", F.explode("_reasons"))
-        texts = [F.col(column).cast("string").alias(column) for column in contract.columns]
-        first = Window.partitionBy("_day", "_reason").orderBy("partition", "offset")
-        few = bad.withColumn("_number", F.row_number().over(first)).filter(F.col("_number") <= SAMPLES_PER_REASON)
-        found: dict[tuple[str, str], list[Sample]] = {}
-        for row in few.select("_day", "_reason", *COORDINATES, "_payload", *texts).collect():
+        found: dict[str, list[Sample]] = {}
+        for row in examples:
             sample = Sample(
-                place=f"{row['topic']}/{row['partition']}/{row['offset']}",
-                received_at=row["received_at"],
+                place=f"{row[TOPIC]}/{row[PARTITION]}/{row[OFFSET]}",
+                received_at=row[RECEIVED_AT],
                 row=shown_row(contract, {column: row[column] for column in contract.columns}),
                 payload=shown_payload(contract, row["_payload"]),
             )
-            found.setdefault((row["_day"], row["_reason"]), []).append(sample)
+            for reason in row["_reasons"]:
+                if len(own := found.setdefault(reason, [])) < SAMPLES_PER_REASON:
+                    own.append(sample)
         return found
-
-    def _drift(self, source: str, staged: DataFrame) -> list[Drift]:
-        bad = staged.filter("_fate IN ('rejected', 'undecodable')").select("_payload").limit(DRIFT_LOOKS_AT).collect()
-        return find_drift(self.pipeline.sources[source], [None if r["_payload"] is None else bytes(r["_payload"]) for r in bad])
 
     # Step 5
 
@@ -189,11 +209,16 @@ class Refinery:
         return str(write_site(folder, self.pipeline, quality, blocked, self.changed))
 
 
-def _is_behind(until: dict[str, int]) -> Column:
-    """Whether a row stands at or behind the offset of its partition; one that is not named is behind."""
-    place = F.concat_ws("/", "topic", "partition")
-    bounds = F.create_map(*(F.lit(word) for pair in until.items() for word in pair))
-    return F.col("offset") >= F.coalesce(bounds[place], F.lit(0))
+def _beyond(ends: Mapping[str, int], since: Mapping[str, int]) -> dict[str, int]:
+    """The ends of the partitions that go on behind `since`."""
+    return {place: end for place, end in ends.items() if end > since.get(place, 0)}
+
+
+def _greatest(ends: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for own in ends:
+        found |= _beyond(own, found)
+    return found
 
 
 def _sum(days: Iterable[DayQuality]) -> DayQuality:
@@ -250,12 +275,10 @@ def refine(call: Call) -> Outcome:
     control = Control(call.lake.refine_control(call.pipeline.name))
     with hold_lease(control, f"refining {call.pipeline.name}", call.options.wait_seconds) as check_lease:
         spark = build_session(f"weir {call.pipeline.name} refine")
-        if not exists(spark, call.lake.raw(call.pipeline.name)):
-            raise Refusal(f"nothing of '{call.pipeline.name}' is archived yet: run `weir stream {call.pipeline.name}` first")
-        refinery = Refinery(spark, call, check_lease)
-        # Tables first: what refers to them finds what came in the same minutes.
-        ordered = [name for name in asked if name in call.pipeline.tables] + [name for name in asked if name in call.pipeline.streams]
-        reports = [report for name in ordered if (report := refinery.refine(name))]
+        if (note := Journal(spark, call.lake, call.pipeline).last_note()) is None:
+            raise Refusal(f"nothing of '{call.pipeline.name}' is in the journal yet: run `weir stream {call.pipeline.name}` first")
+        refinery = Refinery(spark, call, note, check_lease)
+        reports = [report for name in asked if (report := refinery.refine(name))]
         site = refinery.write_pages()
     refined = RefineReport(pipeline=call.pipeline.name, streams=reports, site=site, seconds=round(time.monotonic() - began, 1))
     blocked = [f"{report.stream} is blocked: {report.reasons[0]}" for report in reports if report.decision == "BLOCK"]

@@ -23,7 +23,7 @@ def open_intake(spark: SparkSession, lake: Lake, pipeline: Pipeline, generation:
     return intake
 
 
-def take_in(spark: SparkSession, intake: Intake, messages: Mapping[str, Iterable[Message]], number: int, checkpoint: str = "test") -> None:
+def take_in(spark: SparkSession, intake: Intake, messages: Mapping[str, Iterable[Message]]) -> None:
     """One batch of these messages, by source."""
     frames, until = {}, {}
     for source in intake.pipeline.sources:
@@ -33,7 +33,7 @@ def take_in(spark: SparkSession, intake: Intake, messages: Mapping[str, Iterable
         for m in own:
             place = f"{m.topic}/{m.partition}"
             until[place] = max(m.offset + 1, until.get(place, 0))
-    intake.take_in(intake.candidates(frames), until, checkpoint, number)
+    intake.take_in(intake.candidates(frames), until)
 
 
 def cut(messages: Mapping[str, list[Message]], pieces: int, seed: int) -> list[dict[str, list[Message]]]:
@@ -57,7 +57,9 @@ def planned_messages(pipeline: Pipeline, folder: Path, events: int, seed: int) -
     from weir.generator import load_produce
     from weir.produce import plan_events
 
-    planned = plan_events(pipeline, load_produce(folder, pipeline), date(2026, 3, 1), events, seed, None, None, None, datetime(2026, 3, 3, tzinfo=UTC))
+    planned = plan_events(
+        pipeline, load_produce(folder, pipeline), date(2026, 3, 1), events, seed, None, None, None, datetime(2026, 3, 3, tzinfo=UTC)
+    )
     ends: dict[tuple[str, int], int] = {}
     found: dict[str, list[Message]] = {name: [] for name in pipeline.sources}
     for event in planned:

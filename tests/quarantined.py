@@ -1,4 +1,4 @@
-"""A quarantine as the micro-batch would have left it, written without Spark."""
+"""A quarantine as the intake would have left it, written without Spark."""
 
 import json
 from datetime import datetime, timedelta

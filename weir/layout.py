@@ -116,9 +116,13 @@ class Lake:
         folder = self._path(pipeline, "views", view)
         return sorted(child.name for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
 
+    def view_version(self, pipeline: str, view: str, fingerprint: str) -> Path:
+        """How the stream computes the view in this form."""
+        return self._path("_control", pipeline, "views", f"{view}-{fingerprint}.json")
+
     def history(self, pipeline: str, table: str, fingerprint: str) -> str:
-        """All versions of a table's rows, as the speed layer got to know them."""
-        return f"{self.root}/{pipeline}/tables/{table}/{fingerprint}"
+        """All versions of a table's rows, as the intake accepted them."""
+        return f"{self.root}/{pipeline}/histories/{table}/{fingerprint}"
 
     def accepted(self, pipeline: str, source: str) -> str:
         return f"{self.root}/{pipeline}/accepted/{source}"
@@ -206,8 +210,9 @@ class Lake:
     def nights_site(self, pipeline: str) -> Path:
         return self._path(pipeline, "reports", "nights")
 
-    def progress(self, pipeline: str) -> str:
-        return f"{self.root}/{pipeline}/progress"
+    def view_checkpoint(self, pipeline: str, view: str, fingerprint: str) -> str:
+        """Of a view's query over the journal."""
+        return f"{self.root}/_checkpoints/{pipeline}/views/{view}/{fingerprint}"
 
     def checkpoint(self, pipeline: str, query: str, fingerprint: str) -> str:
         return f"{self.root}/_checkpoints/{pipeline}/{query}/{fingerprint}"

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from weir.gauges import headroom_seconds, stale_seconds, stalest_seconds
-from weir.layout import ARCHIVE_QUERY, Home, Lake, table_query, view_query, watch_query
+from weir.layout import ARCHIVE_QUERY, INTAKE_QUERY, Home, Lake, view_query, watch_query
 from weir.levels import Breaches, Level, measure_levels
 from weir.loader import declared_folders, load_pipeline
 from weir.pipeline import Pipeline
@@ -59,7 +59,7 @@ class QueryOverview(Record):
 
     name: str
     kind: str
-    """archive, view, table or watch."""
+    """archive, intake, view or watch."""
     batch: int | None
     rows_per_second: float
     behind: int
@@ -131,10 +131,10 @@ def stream_overview(home: Home, pipeline: Pipeline, now: datetime) -> StreamOver
 
 
 def _query(name: str, pulse: QueryPulse, beat: Heartbeat, now: datetime) -> QueryOverview:
-    kinds = {"view": view_query(""), "table": table_query(""), "watch": watch_query("")}
+    kinds = {"view": view_query(""), "watch": watch_query(""), "intake": INTAKE_QUERY}
     kind = next((kind for kind, prefix in kinds.items() if name.startswith(prefix)), ARCHIVE_QUERY)
     return QueryOverview(
-        name=name.removeprefix(kinds.get(kind, "")),
+        name=name.removeprefix(kinds.get(kind, "")) or name,
         kind=kind,
         batch=pulse.batch,
         rows_per_second=pulse.rows_per_second,

@@ -38,7 +38,9 @@ Values = tuple[Any, ...]
 class AggregateView:
     """The speed cells of one mergeable view."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, pipeline: Pipeline, view: str, merges: Mapping[str, Merge], generation: int) -> None:
+    def __init__(
+        self, spark: SparkSession, lake: Lake, pipeline: Pipeline, view: str, merges: Mapping[str, Merge], generation: int
+    ) -> None:
         self.spark, self.pipeline, self.view, self.generation = spark, pipeline, view, generation
         self.declared, (self.stream,) = pipeline.views[view], pipeline.streams_of(view)
         fingerprint = pipeline.fingerprint(view)
@@ -71,12 +73,14 @@ class AggregateView:
         partial = cells.toArrow()
         with decimal.localcontext(prec=MAX_DECIMAL_DIGITS):
             merged = list(self._merge(partial))
-        columns = dict(zip(partial.column_names, zip(*merged, strict=True), strict=True)) if merged else {n: () for n in partial.column_names}
+        columns = (
+            dict(zip(partial.column_names, zip(*merged, strict=True), strict=True)) if merged else dict.fromkeys(partial.column_names, ())
+        )
         named = columns | {GENERATION: [self.generation] * len(merged), CELL_BATCH: [batch] * len(merged)}
         arrays = [pa.array(named[field.name], field.type) for field in self._schema]
         metadata = {"view": self.view, "batch": batch, "generation": self.generation}
         self.table.append_once(pa.Table.from_arrays(arrays, schema=self._schema), self._writer, batch, metadata)
-        self._drop_old_days({own for own in partial[DAY].unique().to_pylist()})
+        self._drop_old_days(set(partial[DAY].unique().to_pylist()))
 
     def __len__(self) -> int:
         """How many cells are in memory."""

@@ -5,8 +5,8 @@
 3. append the rows to the journal: from now on the batch has happened
 4. derive what follows from it: table histories, quarantine, cells of the mergeable views
 
-A batch that runs again after a crash finds its rows in the journal and goes on with step 4. Every derived table records the last batch
-it holds, so nothing is counted twice.
+After a crash `prepare` repeats step 4 for what the journal has. Every derived table records the last batch it holds, so nothing is
+counted twice; and messages are read again from where the journal ends, so nothing is judged twice or lost.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from spark_jobs.columns import (
     ACCEPTED,
     BATCH,
+    CONFLICT,
     CONTRACT,
     DELETED,
     DUPLICATE,
@@ -64,8 +65,6 @@ from weir.faults import fault_point
 from weir.layout import INTAKE_QUERY, Lake
 from weir.pipeline import Pipeline, Stream
 
-CONFLICT = "identity:not_conflict"
-"""The same identity with other content: not a duplicate, somebody has to look at it."""
 REMEMBERED_LATENESSES = 2
 """An identity is remembered until the watermark has passed its event time by this many times the stream's lateness."""
 NONE = -(2**62)
@@ -113,37 +112,37 @@ class Intake:
     def candidates(self, messages: Mapping[str, DataFrame]) -> DataFrame:
         return candidate_rows(self.pipeline, messages, self.journal.struct_columns)
 
-    def has_taken_in(self, checkpoint: str, query_batch: int) -> bool:
-        """Whether the journal has this batch of a query already: its driver died before Spark had committed it."""
-        return self.note is not None and self.note.checkpoint == checkpoint and self.note.query_batch >= query_batch
-
-    def take_in(
-        self, frame: DataFrame, until: Mapping[str, int], checkpoint: str, query_batch: int, check_lease: Callable[[], None] = lambda: None
-    ) -> None:
+    def take_in(self, frame: DataFrame, until: Mapping[str, int], check_lease: Callable[[], None] = lambda: None) -> None:
         """Steps 1 to 4. `until` says, by topic/partition, up to which offset the frame reads."""
-        if self.has_taken_in(checkpoint, query_batch):
-            return  # `prepare` has derived everything up to here
         batch, planned_at = (self.note.batch if self.note else -1) + 1, utc_now()
-        judged = frame.drop(MESSAGE_VALUE).toArrow()
-        fault_point(f"judged.{INTAKE_QUERY}", query_batch)
+        judged = self._beyond_the_journal(frame.drop(MESSAGE_VALUE).toArrow())
+        fault_point(f"judged.{INTAKE_QUERY}", batch)
         rows = self._with_payloads(self._decide(judged, batch, planned_at), frame)
-        note = self._note(batch, planned_at, checkpoint, query_batch, until, len(rows))
+        note = self._note(batch, planned_at, until, len(rows))
         check_lease()
         self.journal.append(rows, note)
-        fault_point(f"journaled.{INTAKE_QUERY}", query_batch)
+        fault_point(f"journaled.{INTAKE_QUERY}", batch)
         before, self.note = self.note, note
         check_lease()
-        self._derive(rows, batch, query_batch, before)
+        self._derive(rows, batch, before)
 
-    def _note(
-        self, batch: int, planned_at: datetime, checkpoint: str, query_batch: int, until: Mapping[str, int], rows: int
-    ) -> BatchNote:
+    def _beyond_the_journal(self, judged: pa.Table) -> pa.Table:
+        """Without rows that the journal has: a message is judged once by each contract, whatever a query reads again."""
+        known = np.zeros(len(judged), bool)
+        topics, partitions, offsets = judged[TOPIC], _numbers(judged[PARTITION]), _numbers(judged[OFFSET])
+        for place, end in self.until.items():
+            topic, _, partition = place.rpartition("/")
+            known |= (partitions == int(partition)) & (offsets < end) & _flags(pc.equal(topics, topic))
+        return judged.filter(pa.array(~known)) if known.any() else judged
+
+    def _note(self, batch: int, planned_at: datetime, until: Mapping[str, int], rows: int) -> BatchNote:
         sources = dict(self.note.sources) if self.note else {}
         for name, contract in self.journal.contracts.items():
             topics = self.pipeline.sources[name].topics
-            ends = {place: end for place, end in until.items() if place.rpartition("/")[0] in topics}
-            sources[f"{name}/{contract}"] = SourceProgress(self._progress(name).until | ends, self._newest.get(name))
-        return BatchNote(batch, planned_at, checkpoint, query_batch, (self.note.rows if self.note else 0) + rows, sources)
+            known = self._progress(name).until
+            ends = {place: max(end, known.get(place, 0)) for place, end in until.items() if place.rpartition("/")[0] in topics}
+            sources[f"{name}/{contract}"] = SourceProgress(known | ends, self._newest.get(name))
+        return BatchNote(batch, planned_at, (self.note.rows if self.note else 0) + rows, sources)
 
     # Step 2
 
@@ -280,14 +279,14 @@ class Intake:
 
     # Step 4
 
-    def _derive(self, rows: pa.Table, batch: int, query_batch: int, before: BatchNote | None) -> None:
+    def _derive(self, rows: pa.Table, batch: int, before: BatchNote | None) -> None:
         accepted = _flags(pc.equal(rows[FATE], ACCEPTED))
         for name, table in self.tables.items():
             own = rows.filter(pa.array(accepted & _flags(pc.equal(rows[STREAM], name))))
             table.store(self._flat_changes(own, name), batch)
-        fault_point(f"histories.{INTAKE_QUERY}", query_batch)
+        fault_point(f"histories.{INTAKE_QUERY}", batch)
         self.quarantine.add(rows, batch, before)
-        fault_point(f"quarantined.{INTAKE_QUERY}", query_batch)
+        fault_point(f"quarantined.{INTAKE_QUERY}", batch)
         frames: dict[str, DataFrame] = {}
         for view in self.aggregates:
             stream = view.stream
@@ -299,8 +298,8 @@ class Intake:
                 few = rows.filter(pa.array(own_rows)).select([STREAM, CONTRACT, FATE, struct])
                 frames[stream] = self.spark.createDataFrame(few)
             view.update(self.journal.accepted(frames[stream], stream, view.view), batch)
-            fault_point(f"cells_{view.view}.{INTAKE_QUERY}", query_batch)
-        fault_point(f"cells.{INTAKE_QUERY}", query_batch)
+            fault_point(f"cells_{view.view}.{INTAKE_QUERY}", batch)
+        fault_point(f"cells.{INTAKE_QUERY}", batch)
 
     # Loading
 

@@ -33,9 +33,6 @@ from weir.event_time import utc_now
 from weir.layout import Lake, journal_writer
 from weir.pipeline import Pipeline, Table
 
-RESTORED = "restored"
-"""Stands in a note for the checkpoint where the note had to be restored from the rows."""
-
 
 @dataclass(frozen=True)
 class SourceProgress:
@@ -53,10 +50,6 @@ class BatchNote:
 
     batch: int
     planned_at: datetime
-    checkpoint: str
-    """Identifies the query whose batch it was."""
-    query_batch: int
-    """The number of the batch in that query."""
     rows: int
     """How many rows the journal has with this batch."""
     sources: dict[str, SourceProgress]
@@ -128,7 +121,7 @@ class Journal:
             own = [row for row in found if f"{row[STREAM]}/{row[CONTRACT]}" == name]
             newest_of = max((row["newest"] for row in own if row["newest"] is not None), default=None)
             sources[name] = SourceProgress({f"{row[TOPIC]}/{row[PARTITION]}": row["until"] for row in own}, newest_of)
-        return BatchNote(last, utc_now(), RESTORED, -1, sum(row["rows"] for row in found), sources)
+        return BatchNote(last, utc_now(), sum(row["rows"] for row in found), sources)
 
     # For readers
 

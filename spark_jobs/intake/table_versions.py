@@ -1,7 +1,6 @@
 """All versions of a table's rows in memory: finds the row of a key as of a moment, at a cost that does not grow with the table."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -78,8 +77,8 @@ class TableVersions:
 
 
 def _joined(runs: list[_Run]) -> _Run:
-    numbers: list[Any] = [np.concatenate([getattr(run, name) for run in runs]) for name in ("hashes", "valid_from", "arrival")]
-    return _Run(*numbers, pa.concat_arrays([run.rows for run in runs]))
+    hashes, valid_from, arrival = (np.concatenate([getattr(run, name) for run in runs]) for name in ("hashes", "valid_from", "arrival"))
+    return _Run(hashes, valid_from, arrival, pa.concat_arrays([run.rows for run in runs]))
 
 
 def _last_at_or_before(run: _Run, hashes: Micros, at: Micros) -> NDArray[np.int64]:

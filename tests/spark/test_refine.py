@@ -1,4 +1,4 @@
-"""The micro-batch: what is published is validated, whole, and once, whatever dies; what is bad is kept, and can come back."""
+"""The micro-batch: what is published is validated, complete, and published once, whatever dies; rejected rows can come back."""
 
 import json
 import shutil
@@ -12,12 +12,14 @@ import oracle
 import pytest
 from deltalake import DeltaTable
 from events import NOON, message, order
-from harness import fill_archive, run_act
+from harness import run_act
+from intake_runs import take_in
 from oracle import Message
 from pyspark.sql import SparkSession
 
 from spark_jobs import quarantine_job, refine_job
 from spark_jobs.entry import Call
+from spark_jobs.intake.intake import Intake
 from weir.layout import Lake
 from weir.loader import load_pipeline
 from weir.quarantine import QuarantineFilter
@@ -30,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Lakeside:
-    """A lake with an archive that the test fills, and the micro-batch run in this process."""
+    """A lake whose journal the test fills, and the micro-batch run in this process."""
 
     def __init__(self, spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spark, self.monkeypatch = spark, monkeypatch
@@ -38,24 +40,33 @@ class Lakeside:
         self.declaration = folder / "shop"
         shutil.copytree(ROOT / "pipelines" / "shop", self.declaration)
         self.messages: list[Message] = []
-        self.offset = 0
+        self.intake: Intake | None = None
 
     def change(self, old: str, new: str) -> None:
-        """Change the declaration, as its author would."""
+        """Change the declaration, as its author would. The stream is stopped until the next start or message."""
         file = self.declaration / "pipeline.yaml"
         text = file.read_text()
         assert old in text, f"{old!r} is not in the declaration"
         file.write_text(text.replace(old, new))
+        self.intake = None
 
-    def archive(self, *documents: Any, topic: str = "shop.orders", received_at: datetime = NOON) -> list[Message]:
-        """Put messages behind those that are there, half of them in each partition."""
-        new = []
-        for document in documents:
-            new.append(message(document, self.offset, received_at, topic, self.offset % 2))
-            self.offset += 1
-        fill_archive(self.spark, self.lake, topic.split(".")[1], new)
+    def start_stream(self) -> Intake:
+        """Start the intake by the declaration as it is now. By a contract that is new it reads everything from the beginning."""
+        self.intake = Intake(self.spark, self.lake, load_pipeline(self.declaration), [])
+        self.intake.prepare()
+        self._take_in(self.intake, self.messages)
+        return self.intake
+
+    def _take_in(self, intake: Intake, messages: list[Message]) -> None:
+        by_source = {source: [m for m in messages if m.topic == f"shop.{source}"] for source in intake.pipeline.sources}
+        take_in(self.spark, intake, by_source)
+
+    def send(self, *documents: Any, topic: str = "shop.orders", received_at: datetime = NOON) -> None:
+        """Send messages, half of them to each partition, and let the intake read them."""
+        intake, first = self.intake or self.start_stream(), len(self.messages)
+        new = [message(document, n, received_at, topic, n % 2) for n, document in enumerate(documents, first)]
         self.messages += new
-        return new
+        self._take_in(intake, new)
 
     def refine(self, *options: str, fault: str = "") -> Outcome:
         self.monkeypatch.setenv("WEIR_FAULT", fault)
@@ -105,7 +116,7 @@ BAD = [order("b-1", amount="-5"), order("b-2", currency="DOGE"), b"not json", No
 
 
 def test_every_message_goes_to_one_place_with_its_reasons(lakeside: Lakeside) -> None:
-    lakeside.archive(*GOOD, *BAD, GOOD[0])
+    lakeside.send(*GOOD, *BAD, GOOD[0])
     report = lakeside.gate()
     assert (report.decision, report.rows, report.accepted, report.duplicates, report.rejected, report.undecodable) == (
         "PASS",
@@ -132,7 +143,7 @@ def test_every_message_goes_to_one_place_with_its_reasons(lakeside: Lakeside) ->
     assert kept == {(m.partition, m.offset): m.value for m in lakeside.messages if (m.partition, m.offset) in quarantined}
     assert lakeside.refine("--streams", "orders").refined.streams == []  # type: ignore[union-attr]
 
-    lakeside.archive(order("g-9", amount="21"), GOOD[1], order("g-2", amount="999"))
+    lakeside.send(order("g-9", amount="21"), GOOD[1], order("g-2", amount="999"))
     report = lakeside.gate()
     assert (report.batch, report.accepted, report.duplicates, report.broken) == (1, 1, 1, {"identity:not_conflict": 1})
     cursor = lakeside.cursor()
@@ -146,11 +157,12 @@ def test_a_blocked_gate_publishes_nothing_and_moves_nothing(lakeside: Lakeside) 
         "      - expect_column_mean_to_be_between: {column: amount, max_value: 5}\n"
         "      - expect_column_values_to_match_regex: {column: country",
     )
-    lakeside.archive(*GOOD, *BAD)
+    lakeside.send(*GOOD, *BAD)
     outcome = lakeside.refine("--streams", "orders")
     assert outcome.refined is not None and outcome.failure is not None
     assert outcome.refined.streams[0].decision == "BLOCK" and "mean" in outcome.failure
-    assert lakeside.accepted() == lakeside.quarantined() == [] and lakeside.cursor() is None
+    assert lakeside.accepted() == [] and lakeside.cursor() is None
+    assert len(lakeside.quarantined()) == len(BAD), "the gate has no say about what is rejected"
     assert "is blocked" in outcome.failure and "23.5" in outcome.failure
     page = Path(outcome.refined.site).read_text()
     assert "orders" in page and "23.5" in page, "the page tells of the block"
@@ -161,10 +173,10 @@ def test_a_blocked_gate_publishes_nothing_and_moves_nothing(lakeside: Lakeside) 
 
 def test_a_share_of_bad_rows_can_block(lakeside: Lakeside) -> None:
     lakeside.change("value_set: [EUR, USD, GBP]}", "value_set: [EUR, USD, GBP], mostly: 0.9}")
-    lakeside.archive(*GOOD, *(order(f"d-{n}", currency="DOGE") for n in range(2)))
+    lakeside.send(*GOOD, *(order(f"d-{n}", currency="DOGE") for n in range(2)))
     report = lakeside.gate()
     assert report.decision == "BLOCK" and report.reasons == ["currency:be_in_set: only 80.0% of 10 rows keep it, 90.0% must"]
-    lakeside.archive(*(order(f"e-{n}") for n in range(10)))
+    lakeside.send(*(order(f"e-{n}") for n in range(10)))
     assert lakeside.gate().decision == "PASS"
 
 
@@ -173,53 +185,126 @@ def test_a_share_of_bad_rows_can_block(lakeside: Lakeside) -> None:
     [("hang", "3", "did not end within 3 s"), ("raise", "60", "fault injected"), ("oom", "60", "MemoryError")],
 )
 def test_a_validation_that_does_not_come_to_its_end_blocks(lakeside: Lakeside, fault: str, deadline: str, word: str) -> None:
-    lakeside.archive(*GOOD, *BAD)
+    lakeside.send(*GOOD, *BAD)
     report = lakeside.gate("orders", "--deadline-seconds", deadline, fault=f"validate.orders:0:{fault}")
     assert report.decision == "BLOCK" and word in report.reasons[0]
-    assert lakeside.accepted() == lakeside.quarantined() == [] and lakeside.cursor() is None
+    assert lakeside.accepted() == [] and lakeside.cursor() is None
     assert lakeside.gate().decision == "PASS" and len(lakeside.accepted()) == len(GOOD)
 
 
 def test_a_crash_at_any_step_loses_and_doubles_nothing(lakeside: Lakeside) -> None:
     bound = "max_value: {}}}\n      - expect_column_values_to_be_in_set: {{column: currency"
-    # Ten crashes between the two commits: of two batches, and again and again while the next run mends it.
-    crashes = [("staged", 1), ("before_accepted", 1), ("before_cursor", 1), ("between", 5), ("between", 5)]
+    # Ten crashes after the commit: of two batches, and again and again while the next run finishes it.
+    crashes = [("counted", 1), ("before_accepted", 1), ("before_cursor", 1), ("between", 5), ("between", 5)]
     for batch, (phase, times) in enumerate(crashes):
-        lakeside.archive(*(order(f"c-{batch}-{n}") for n in range(3)))
-        lakeside.archive(order(f"x-{batch}", amount="-1"), order(f"y-{batch}", amount="99999.5"))
+        lakeside.send(*(order(f"c-{batch}-{n}") for n in range(3)))
+        lakeside.send(order(f"x-{batch}", amount="-1"), order(f"y-{batch}", amount="99999.5"))
         for _ in range(times):
             with pytest.raises(RuntimeError, match="fault injected"):
                 lakeside.refine("--streams", "orders", fault=f"{phase}.orders:{batch}:raise")
-        # What was planned by the old rules is published by the old rules: a row is never judged twice, once for each table.
+        # What was planned by the old rules is published by the old rules, what was not planned by the new ones.
         lakeside.change(bound.format(100000), bound.format(99999))
+        lakeside.start_stream()
         refined = lakeside.refine("--streams", "orders").refined
         lakeside.change(bound.format(99999), bound.format(100000))
-        assert refined is not None and len(refined.streams) == (1 if phase == "staged" else 0)
+        assert refined is not None and len(refined.streams) == (1 if phase == "counted" else 0)
+        assert (f"y-{batch}" in {row["order_id"] for row in lakeside.accepted()}) == (phase != "counted")
         accepted, quarantined = lakeside.places(lakeside.accepted()), lakeside.places(lakeside.quarantined())
         assert accepted + quarantined == Counter((m.partition, m.offset) for m in lakeside.messages), f"after {phase}"
     cursor = lakeside.cursor()
     assert cursor is not None and sum(day.rows for day in cursor.days.values()) == len(lakeside.messages)
 
 
+def test_a_run_that_died_after_its_commit_is_finished_with_the_same_rows(lakeside: Lakeside) -> None:
+    lakeside.send(*GOOD)
+    with pytest.raises(RuntimeError, match="fault injected"):
+        lakeside.refine("--streams", "orders", fault="before_cursor.orders:0:raise")
+    published = lakeside.places(lakeside.accepted())
+    assert sum(published.values()) == len(GOOD) and lakeside.cursor() is None
+    lakeside.send(order("n-1"), *BAD)
+    report = lakeside.gate()
+    assert (report.batch, report.rows, report.accepted) == (1, 1 + len(BAD), 1), "what came after the plan is a batch of its own"
+    assert lakeside.places(lakeside.accepted()) == published + lakeside.places([{"partition": 0, "offset": len(GOOD)}])
+    cursor = lakeside.cursor()
+    assert cursor is not None and cursor.until == {"shop.orders/0": 13, "shop.orders/1": 14}
+
+
+def test_a_run_takes_so_many_rows_at_most_and_the_next_ones_take_the_rest(lakeside: Lakeside) -> None:
+    lakeside.send(*GOOD)
+    lakeside.send(*BAD)
+    lakeside.send(order("n-1"))
+    reports = [lakeside.gate("orders", "--max-rows", "6") for _ in range(3)]
+    assert [report.rows for report in reports] == [3 + 3, 3 + 3, 2]
+    assert lakeside.refine("--streams", "orders").refined.streams == []  # type: ignore[union-attr]
+    assert len(lakeside.accepted()) == len(GOOD) + 1
+    accepted, quarantined = lakeside.places(lakeside.accepted()), lakeside.places(lakeside.quarantined())
+    assert accepted + quarantined == Counter((m.partition, m.offset) for m in lakeside.messages)
+
+
+def test_quarantined_rows_are_listed_before_any_micro_batch_ran(lakeside: Lakeside) -> None:
+    with pytest.raises(Refusal, match="nothing of 'shop' is in the journal yet: run `weir stream shop` first"):
+        lakeside.refine()
+    lakeside.send(*GOOD, *BAD)
+    rows = quarantine_rows(lakeside.lake, load_pipeline(lakeside.declaration), QuarantineFilter(stream="orders"), 100)
+    assert Counter(row["payload"] for row in rows) == Counter(m.value for m in lakeside.messages[len(GOOD) :])
+    assert lakeside.accepted() == []
+
+
+def test_what_is_published_is_not_published_again_by_a_changed_contract(lakeside: Lakeside) -> None:
+    lakeside.send(*GOOD, order("d-1", currency="DOGE"))
+    lakeside.gate()
+    lakeside.change("value_set: [EUR, USD, GBP]", "value_set: [USD, GBP, DOGE]")
+    lakeside.start_stream()
+    assert lakeside.refine("--streams", "orders").refined.streams == []  # type: ignore[union-attr]
+    lakeside.send(order("d-2", currency="DOGE"), order("e-1", currency="EUR"))
+    report = lakeside.gate()
+    assert (report.rows, report.accepted, report.broken) == (2, 1, {"currency:be_in_set": 1})
+    assert Counter(row["order_id"] for row in lakeside.accepted()) == Counter([*(f"g-{n}" for n in range(8)), "d-2"])
+    assert lakeside.places(lakeside.quarantined()) == Counter([(0, 8), (0, 10)])
+    lakeside.change("value_set: [USD, GBP, DOGE]", "value_set: [EUR, USD, GBP]")
+    lakeside.send(order("e-2"))  # the first contract again: its rows of d-2 and e-1 are journaled behind those of the second
+    assert lakeside.gate().rows == 1 and len(lakeside.accepted()) == len(GOOD) + 2
+
+
+def test_a_changed_contract_judges_what_a_blocked_gate_has_held_back(lakeside: Lakeside) -> None:
+    """Each message is either accepted or open in quarantine, as the present contract judges it; whatever was released meanwhile."""
+    lakeside.change("value_set: [EUR, USD, GBP]}", "value_set: [EUR, USD, GBP], mostly: 0.9}")
+    lakeside.send(*GOOD, *(order(f"d-{n}", currency="DOGE") for n in range(3)), order("u-1", currency="USD"), b"{")
+    assert lakeside.gate().decision == "BLOCK" and len(lakeside.quarantined()) == 4
+    lakeside.change("value_set: [EUR, USD, GBP], mostly: 0.9}", "value_set: [EUR, GBP, DOGE]}")
+    assert lakeside.replay("--apply", "--until", "2026-02-28").released == 0
+    lakeside.start_stream()
+    lakeside.send(order("d-9", currency="DOGE"))
+    with pytest.raises(RuntimeError, match="fault injected"):
+        lakeside.refine("--streams", "orders", fault="before_cursor.orders:0:raise")
+    assert lakeside.refine("--streams", "orders").refined.streams == []  # type: ignore[union-attr]
+    assert Counter(row["order_id"] for row in lakeside.accepted()) == Counter(
+        [f"g-{n}" for n in range(8)] + [f"d-{n}" for n in (0, 1, 2, 9)]
+    )
+    pipeline = load_pipeline(lakeside.declaration)
+    still_open = [row["payload"] for row in quarantine_rows(lakeside.lake, pipeline, QuarantineFilter(), 100)]
+    assert sorted(still_open) == [b"{", json.dumps(order("u-1", currency="USD")).encode()]
+
+
 def test_a_contract_that_has_gained_a_column_goes_on(lakeside: Lakeside) -> None:
-    lakeside.archive(*GOOD)
+    lakeside.send(*GOOD)
     with pytest.raises(RuntimeError, match="fault injected"):
         lakeside.refine("--streams", "orders", fault="before_accepted.orders:0:raise")
     lakeside.change("      currency:    {type", "      note:        {type: string, optional: true}\n      currency:    {type")
-    lakeside.archive(order("n-1", note="leave it at the door"))
+    lakeside.send(order("n-1", note="leave it at the door"))
     assert lakeside.gate().batch == 1, "what was planned before the change is finished first"
     assert Counter(row["note"] for row in lakeside.accepted()) == {None: len(GOOD), "leave it at the door": 1}
 
 
 def test_an_identity_may_be_a_number(lakeside: Lakeside) -> None:
     lakeside.change("    identity: order_id             #", "    identity: customer_id          #")
-    lakeside.archive(order(customer_id=1), order(customer_id=2), order(customer_id=1), order(customer_id=3, amount="-1"))
+    lakeside.send(order(customer_id=1), order(customer_id=2), order(customer_id=1), order(customer_id=3, amount="-1"))
     report = lakeside.gate()
     assert (report.accepted, report.duplicates, report.rejected) == (2, 1, 1)
 
 
 def test_a_lost_cursor_and_a_second_run_are_refused(lakeside: Lakeside) -> None:
-    lakeside.archive(*GOOD)
+    lakeside.send(*GOOD)
     lakeside.gate()
     (lakeside.lake.refine_control("shop") / "orders.refine.json").unlink()
     with pytest.raises(Refusal, match=r"its cursor .* is gone"):
@@ -233,9 +318,9 @@ def test_a_reference_must_exist_in_its_table(lakeside: Lakeside) -> None:
         "    lateness: 10 minutes           # how", "    references: {customer_id: customers}\n    lateness: 10 minutes           # how"
     )
     customer = {"customer_id": 7, "email": "a@b", "country": "DE", "segment": "new", "updated_at": "2026-03-01T11:00:00Z"}
-    lakeside.archive(customer, topic="shop.customers")
-    lakeside.archive(order("r-1", customer_id=7), order("r-2", customer_id=8))
-    lakeside.archive(order("r-3", customer_id=9), order("r-3", customer_id=7))  # the first is not accepted, and shadows nobody
+    lakeside.send(customer, topic="shop.customers")
+    lakeside.send(order("r-1", customer_id=7), order("r-2", customer_id=8))
+    lakeside.send(order("r-3", customer_id=9), order("r-3", customer_id=7))  # the first is rejected, so the second is no duplicate
     refined = lakeside.refine("--streams", "orders,customers").refined
     assert refined is not None
     assert {report.stream: report.broken for report in refined.streams} == {
@@ -243,14 +328,14 @@ def test_a_reference_must_exist_in_its_table(lakeside: Lakeside) -> None:
         "orders": {"customer_id:exist_in_customers": 2},
     }
     # The customer comes later: now the order passes.
-    lakeside.archive(customer | {"customer_id": 8}, topic="shop.customers")
+    lakeside.send(customer | {"customer_id": 8}, topic="shop.customers")
     lakeside.gate("customers")
     assert lakeside.replay("--apply").released == 1
     assert {row["order_id"] for row in lakeside.accepted()} == {"r-1", "r-2", "r-3"}
 
 
 def test_a_replay_shows_what_would_change_and_then_changes_it_once(lakeside: Lakeside) -> None:
-    lakeside.archive(*GOOD, order("d-1", currency="DOGE"), order("d-2", currency="DOGE", amount="-1"), b"{", order("d-1", currency="DOGE"))
+    lakeside.send(*GOOD, order("d-1", currency="DOGE"), order("d-2", currency="DOGE", amount="-1"), b"{", order("d-1", currency="DOGE"))
     lakeside.gate()
     pipeline = load_pipeline(lakeside.declaration)
     groups = {g.reason: g.rows for g in quarantine_groups(lakeside.lake, pipeline, QuarantineFilter(stream="orders"))}
@@ -279,7 +364,7 @@ def test_a_replay_shows_what_would_change_and_then_changes_it_once(lakeside: Lak
 
 
 def test_discarded_rows_are_marked_and_kept(lakeside: Lakeside) -> None:
-    lakeside.archive(*GOOD, *BAD)
+    lakeside.send(*GOOD, *BAD)
     lakeside.gate()
     options = ["--act", "discard", "--stream", "orders", "--rule", "amount:be_between", "--note", "a test order"]
     assert lakeside._run(quarantine_job.act, quarantine_job.add_options, *options).lines == ["1"]

@@ -15,6 +15,15 @@ Cause = Literal["late", "duplicate", "quarantine", "table", "version", "cut", "l
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
+class ViewVersion(Record):
+    """How the stream computes a view in one form of its declaration. Written when it is first started."""
+
+    contracts: dict[str, str]
+    """The fingerprint of the contract by which each of its streams is judged."""
+    is_aggregate: bool
+    """Whether the intake computes it within its batches; else it has a query of its own."""
+
+
 class CellCause(Record):
     """One cause of a cell's difference, with the events responsible: how many, and some of their identities."""
 

@@ -89,15 +89,42 @@ class RefineCursor(Record):
     """Part of Delta's transaction id: a new cursor must not look like the old one."""
     batch: int = -1
     until: dict[str, int] = {}
-    """The offset up to which raw is published, by topic/partition."""
+    """The offset up to which messages are published, by topic/partition."""
+    contract: str = ""
+    """The fingerprint of the contract that the last batch was judged by."""
+    intake_batch: int = -1
+    """Up to this batch of the journal there is nothing left to publish of that contract."""
     days: dict[str, DayQuality] = {}
 
 
+class JournalRange(Record):
+    """The messages of one source with offsets from `since` up to `until`, as one contract judged them. Its rows never change.
+
+    It says all by itself where its columns are: the declaration may have changed since.
+    """
+
+    contract: str
+    struct: str
+    """The column of the journal that holds the typed columns."""
+    columns: list[str]
+    since: dict[str, int]
+    """By topic/partition, inclusive; 0 for a partition that is not named."""
+    until: dict[str, int]
+    """By topic/partition, exclusive."""
+    after_batch: int = -1
+    """All its rows are in later batches of the journal: files of earlier ones need not be read."""
+    judged_before: dict[str, int] = {}
+    """By topic/partition the offset up to which another contract has judged these messages too, and its rejected ones are in quarantine."""
+
+
 class PublishPlan(Record):
-    """A staged batch that passed its gate. Once this is written the batch will be published, if need be by the next run."""
+    """A batch that passed its gate. Once this is written the batch will be published, if need be by the next run."""
 
     way: Literal["refine", "replay"]
-    stage: str
+    rows: JournalRange | None = None
+    """What a refine publishes."""
+    stage: str = ""
+    """Where the rows are that a replay publishes."""
     cursor: RefineCursor
     """What the cursor will be."""
     dirty: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""The nightly audit: the journal against raw, the speed cells against a recomputation."""

@@ -1,0 +1,1 @@
+"""The driver of a pipeline's speed layer and the queries that it runs."""
