@@ -45,7 +45,7 @@ ARCHIVE_TRIGGER_SECONDS = 10
 """An archive of many small files is slow to read; ten seconds keep it at a few thousand a day."""
 VIEW_TRIGGER_SECONDS = 3
 """Of a view with a query of its own: each trigger costs about a core second, which the intake needs as well."""
-LEAST_SOURCE_MESSAGES = 1_000
+LEAST_SOURCE_MESSAGES = 50
 COMPACT_EVERY_BATCHES = 100
 STOP_SECONDS = 60
 HUNG_SECONDS = 300
