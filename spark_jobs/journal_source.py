@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.columns import ACCEPTED, BATCH, CONTRACT, FATE, LATE, STREAM, lookup_field, view_input_type
 from spark_jobs.intake.journal import Journal
+from spark_jobs.streaming.checkpoint import source_offsets
 from weir.lake_files import delta_options
 from weir.layout import journal_writer
 
@@ -37,6 +38,11 @@ def read_journal(spark: SparkSession, journal: Journal, stream: str, view: str, 
     reader = spark.readStream.format(FORMAT).schema(schema).option("path", journal.path).option("pipeline", pipeline.name)
     reader = reader.option("stream", stream).option("contract", journal.contracts[stream]).option("struct", struct)
     return reader.option("fields", ",".join(f"{name}={field}" for name, field in fields.items())).option("maxRows", max_rows).load()
+
+
+def journal_batch(checkpoint: str, batch: int) -> int:
+    """The last journal batch that a view has read with this batch of its own, of all its streams."""
+    return min((int(own[BATCH]) for own in source_offsets(checkpoint, batch)), default=START)
 
 
 class JournalSource(DataSource):

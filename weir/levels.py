@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import computed_field
 
 from weir.gauges import headroom_seconds, stale_seconds
-from weir.layout import ARCHIVE_QUERY, view_query
+from weir.layout import ARCHIVE_QUERY, INTAKE_QUERY, view_query
 from weir.look import lasting
 from weir.pipeline import Pipeline
 from weir.records.driver import Heartbeat
@@ -89,9 +89,9 @@ def measure_levels(pipeline: Pipeline, beat: Heartbeat | None, set_aside: Mappin
 
 
 def _behind(pipeline: Pipeline, source: str, beat: Heartbeat | None) -> float | None:
-    """Of the slowest reader: the archive, or a view of the stream."""
+    """Of the slowest reader: the archive, the intake, or a view of the stream."""
     views = [view_query(view) for view in pipeline.views if source in pipeline.streams_of(view)]
-    pulses = [beat.queries[name].behind for name in (ARCHIVE_QUERY, *views) if name in beat.queries] if beat else []
+    pulses = [beat.queries[name].behind for name in (ARCHIVE_QUERY, INTAKE_QUERY, *views) if name in beat.queries] if beat else []
     return max(pulses, default=None)
 
 

@@ -10,11 +10,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from spark_jobs.columns import BATCH
 from spark_jobs.entry import Call
 from spark_jobs.intake.aggregates import CELL_BATCH, DAY, GENERATION
-from spark_jobs.journal_source import START
-from spark_jobs.streaming.checkpoint import committed_batch, next_offsets, source_offsets, watermark_millis
+from spark_jobs.journal_source import START, journal_batch
+from spark_jobs.streaming.checkpoint import committed_batch, next_offsets, watermark_millis
 from spark_jobs.tables import exists, last_version, last_words, read
 from weir.lake_files import delta_options
 from weir.layout import ARCHIVE_QUERY, app_id, archive_fingerprint
@@ -77,8 +76,7 @@ def snapshot_view(spark: SparkSession, call: Call, view: str, fingerprint: str, 
         last = max(last, newest["newest"][CELL_BATCH])
     if last < 0:
         return ViewSnapshot(speed, version, START)
-    read_until = min((own[BATCH] for own in source_offsets(checkpoint, last)), default=START)
-    return ViewSnapshot(speed, version, read_until, watermark_millis(checkpoint, last) * 1_000)
+    return ViewSnapshot(speed, version, journal_batch(checkpoint, last), watermark_millis(checkpoint, last) * 1_000)
 
 
 def archive_ends(spark: SparkSession, call: Call, needed: dict[str, int]) -> dict[str, int]:

@@ -20,11 +20,11 @@ from spark_jobs.entry import Call, one_line
 from spark_jobs.intake.aggregates import CELL_BATCH, DAY, GENERATION, AggregateView
 from spark_jobs.intake.intake import Intake
 from spark_jobs.intake.mergeable import mergeable_views
-from spark_jobs.journal_source import JournalSource, read_journal
+from spark_jobs.journal_source import START, JournalSource, journal_batch, read_journal
 from spark_jobs.output_mode import output_mode
 from spark_jobs.session import PYTHON_TOO_SLOW, build_session
 from spark_jobs.streaming.catch_up import take_in_from_raw
-from spark_jobs.streaming.checkpoint import checkpoint_id, next_offsets, offsets_before, planned_offsets
+from spark_jobs.streaming.checkpoint import checkpoint_id, committed_batch, next_offsets, offsets_before, planned_offsets
 from spark_jobs.streaming.messages import EARLIEST, book_losses, dropped_ranges, read_messages
 from spark_jobs.streaming.pulses import NO_PULSE, JournalPulses, pulse_of
 from spark_jobs.tables import append_once, compact_speed, ensure_partitioned, exists, read, with_day
@@ -261,6 +261,8 @@ class Driver:
                 self._beside(query, partial(compact_speed, self.spark, path, declared.grain))
             return len(found)
 
+        last = committed_batch(checkpoint)
+        self._journal_pulses.note_start(view, journal_batch(checkpoint, last) if last >= 0 else START)
         write = self._fenced(query, append, adapts=False)
         self._start_query(query, cells, output_mode(cells), checkpoint, VIEW_TRIGGER_SECONDS, write)
 

@@ -53,6 +53,7 @@ class JournalPulses:
         self._pipeline, self._intake = pipeline, intake
         self._remembered: deque[tuple[int, int, dict[str, int]]] = deque(maxlen=NOTES_REMEMBERED)
         """Of the last batches: number, rows in the journal, and how far they had read."""
+        self._read_at_start: dict[str, int] = {}
 
     def of_intake(self, pulse: QueryPulse) -> QueryPulse:
         note, intake = self._intake.note, self._intake
@@ -79,12 +80,17 @@ class JournalPulses:
             for view in self._intake.aggregates
         }
 
+    def note_start(self, view: str, read_until: int) -> None:
+        """Up to which journal batch a view had read when its query was started: one without new rows reports nothing."""
+        self._read_at_start[view] = read_until
+
     def of_view(self, view: str, query: StreamingQuery, before: QueryPulse, intake: QueryPulse) -> QueryPulse:
         """A view with a query of its own: its journal batch, told as offsets of the log."""
         progress, pulse = query.lastProgress, pulse_of(query, before)
         note = self._intake.note
         read = _journal_batch(progress["sources"]) if progress is not None else None
-        if note is None or read is None:
+        read = self._read_at_start[view] if read is None else read
+        if note is None:
             return pulse
         known = next(((rows, until) for batch, rows, until in reversed(self._remembered) if batch <= read), None)
         rows, until = known or (0, before.until)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.pins import Pin
-from spark_jobs.reconcile import Sides, Suspects, line_up, with_causes
+from spark_jobs.night.snapshot import ViewSnapshot
+from spark_jobs.reconcile import Sides, line_up, with_causes
 from weir.pipeline import View
+from weir.records.night import ViewVersion
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SUMS = View(grain=["minute", "country"], sql="SELECT window(at, '1 minute').start AS minute, country, sum(x) AS total FROM s GROUP BY 1, 2")
@@ -54,18 +55,16 @@ def test_a_view_that_tells_closed_cells_has_time(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "cause_near", "expected"),
+    ("is_early", "expected"),
     [
-        (3, "late", "unexplained"),  # what lies near does not explain what the counted events do not
-        (3, "mixed", "duplicate"),  # two contents of one event in one batch: either is right
-        (5, "late", "cut"),  # told by a batch that had read beyond raw
-        (9, "late", "unexplained"),  # told by a batch that never was: somebody has tampered with it
+        (False, "unexplained"),  # what lies near does not explain what the counted events do not
+        (True, "cut"),  # the stream has read beyond raw
     ],
 )
-def test_what_is_said_of_a_cell_that_no_fate_explains(spark: SparkSession, word: int, cause_near: str, expected: str) -> None:
-    sides = Sides(cells(spark, 1.0, word), cells(spark, 2.0), cells(spark, 3.0), 0)
-    near = spark.createDataFrame([("DE", cause_near, "o-1", NOON + timedelta(seconds=5))], SUSPECTS)
-    (row,) = with_causes(SUMS, line_up(SUMS, sides), Suspects.find([near]), range(5, 7), "unexplained").collect()
+def test_what_is_said_of_a_cell_that_no_fate_explains(spark: SparkSession, is_early: bool, expected: str) -> None:
+    sides = Sides(cells(spark, 1.0), cells(spark, 2.0), cells(spark, 3.0), 0)
+    near = spark.createDataFrame([("DE", "late", "o-1", NOON + timedelta(seconds=5))], SUSPECTS)
+    (row,) = with_causes(SUMS, line_up(SUMS, sides), [near], {"late"}, is_early, "unexplained").collect()
     assert [own["cause"] for own in row["_causes"]] == [expected]
 
 
@@ -77,7 +76,7 @@ def test_an_explained_cell_names_the_events_near_it(spark: SparkSession) -> None
         ("DE", "late", "o-3", NOON + timedelta(minutes=1)),
     ]
     near = spark.createDataFrame([*rows, ("FR", "late", "o-4", NOON)], SUSPECTS)
-    (row,) = with_causes(SUMS, line_up(SUMS, sides), Suspects.find([near]), range(0), "unexplained").collect()
+    (row,) = with_causes(SUMS, line_up(SUMS, sides), [near], {"late"}, False, "unexplained").collect()
     assert [(own["cause"], own["events"], own["identities"]) for own in row["_causes"]] == [("late", 2, ["o-1", "o-2"])]
 
 
@@ -94,5 +93,5 @@ def test_an_explained_cell_names_the_events_near_it(spark: SparkSession) -> None
 def test_what_was_told_in_another_type_is_compared_in_the_present_one(spark: SparkSession, type_then: str, told: Any, state: str) -> None:
     then = spark.createDataFrame([(NOON, "DE", told, 3)], f"minute timestamp, country string, total {type_then}, _batch bigint")
     now = cells(spark, 2.0)
-    (row,) = line_up(SUMS, Sides(Pin(then, []).cells(now), now, now, 0)).collect()
+    (row,) = line_up(SUMS, Sides(ViewSnapshot(then, ViewVersion(contracts={}, is_aggregate=True), 3).cells(now), now, now, 0)).collect()
     assert row["_state"] == state
