@@ -1,6 +1,6 @@
 """All views of the shop in one driver: the steady rate that they hold with bounded lag, its memory, and the state of each view.
 
-`weir stream` as it is started by default (archive, tables, all views, watch) reads events of now, of all streams, at a rate that
+`weir stream` as it is started by default (archive, intake, all views, watch) reads events of now, of all streams, at a rate that
 rises step by step. A step is held when in its last third no query is further behind than in its middle third, give or take, and none
 by more than the given seconds. `--json` prints one object: `steady_events_per_second` is the highest step that was held; lag, memory and
 state are those of that step.
@@ -30,7 +30,7 @@ from weir import stack  # noqa: E402
 from weir.generator import load_produce  # noqa: E402
 from weir.jars import fetch_jars  # noqa: E402
 from weir.jobs import start_stream, stop_stream, wait_until_running  # noqa: E402
-from weir.layout import ARCHIVE_QUERY, Home, table_query, view_query  # noqa: E402
+from weir.layout import ARCHIVE_QUERY, INTAKE_QUERY, Home, view_query  # noqa: E402
 from weir.loader import load_named  # noqa: E402
 from weir.produce import plan_events, send_events  # noqa: E402
 from weir.records.driver import Control, Heartbeat  # noqa: E402
@@ -126,7 +126,7 @@ def shares_of_the_events(home: Home) -> dict[str, float]:
     weights = {name: source.weight for name, source in load_produce(home.pipelines / "shop", shop).sources.items()}
     whole = sum(weights.values())
     views = {view_query(view): sum(weights[name] for name in shop.streams_of(view)) / whole for view in shop.views}
-    return views | {table_query(name): weights[name] / whole for name in shop.tables} | {ARCHIVE_QUERY: 1.0}
+    return views | {INTAKE_QUERY: 1.0, ARCHIVE_QUERY: 1.0}
 
 
 def _watch_memory(step: Step, control: Control, sender: "subprocess.Popen[bytes]") -> None:

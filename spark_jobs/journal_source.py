@@ -40,9 +40,12 @@ def read_journal(spark: SparkSession, journal: Journal, stream: str, view: str, 
     return reader.option("fields", ",".join(f"{name}={field}" for name, field in fields.items())).option("maxRows", max_rows).load()
 
 
-def journal_batch(checkpoint: str, batch: int) -> int:
-    """The last journal batch that a view has read with this batch of its own, of all its streams."""
-    return min((int(own[BATCH]) for own in source_offsets(checkpoint, batch)), default=START)
+def journal_batches(checkpoint: str, batch: int) -> dict[str, int]:
+    """By stream the last journal batch that a view has read with this batch of its own."""
+    found: dict[str, int] = {}
+    for own in source_offsets(checkpoint, batch):
+        found[own[STREAM]] = min(int(own[BATCH]), found.get(own[STREAM], int(own[BATCH])))
+    return found
 
 
 class JournalSource(DataSource):
@@ -88,8 +91,12 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Planning, in one process that lasts as long as the query
 
-    def initialOffset(self) -> dict[str, int]:
-        return {BATCH: START}
+    def initialOffset(self) -> dict[str, Any]:
+        return self._offset(START)
+
+    def _offset(self, batch: int) -> dict[str, Any]:
+        """The stream is in it so that the checkpoint of a join tells which of its sources has read how far."""
+        return {BATCH: batch, STREAM: self._stream}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._last = self._last_batch()
@@ -97,12 +104,12 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._max_rows)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         last = self._last_batch() if self._last is None else self._last
         after = start[BATCH]
         if last <= after or isinstance(limit, ReadAllAvailable):
-            return {BATCH: max(last, after)}
-        return {BATCH: min(last, self._until(after, last))}
+            return self._offset(max(last, after))
+        return self._offset(min(last, self._until(after, last)))
 
     def _until(self, after: int, last: int) -> int:
         """The last batch that fits into the limit, by the statistics of the journal's files; at least one batch."""
@@ -120,10 +127,10 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return max(after + 1, min(end, last) - (1 if count < rows else 0))
         return last
 
-    def reportLatestOffset(self) -> dict[str, int]:
-        return {BATCH: self._last_batch()}
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return self._offset(self._last_batch())
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [BatchRange(start[BATCH], end[BATCH])] if end[BATCH] > start[BATCH] else []
 
     # In a task

@@ -108,7 +108,7 @@ class Night:
         self.archive = read(spark, raw, last_version(spark, raw))
         self.audited = {name: self._audited(name, self.journal.contracts[name]) for name in self.pipeline.sources}
         self.changes = {name: self._changes(name) for name in self._tables_read()}
-        cuts = [own.read_until for own in self.snapshots.values()]
+        cuts = [batch for own in self.snapshots.values() for batch in own.read_until.values()]
         together = {name: (frame, self.pipeline.sources[name]) for name, frame in self.audited.items()}
         self.groups = audit.count_groups(together, self.day, cuts, self.is_lost)
         self.partitions = ledger.partitions_of(self._positions(), self.day, self._booked_until(), self.archive)
@@ -118,7 +118,7 @@ class Night:
 
     def _never_started(self, view: str) -> ViewSnapshot:
         contracts = {name: self.journal.contracts[name] for name in self.pipeline.streams_of(view)}
-        return ViewSnapshot(None, ViewVersion(contracts=contracts, is_aggregate=False), START)
+        return ViewSnapshot(None, ViewVersion(contracts=contracts, is_aggregate=False), dict.fromkeys(contracts, START))
 
     def _positions(self) -> DataFrame:
         return reduce(DataFrame.unionByName, (frame.select(*POSITION, RECEIVED_AT) for frame in self.audited.values()))
@@ -226,9 +226,9 @@ class Night:
         else_cause: Cause,
     ) -> tuple[DataFrame, DataFrame]:
         """All cells lined up, and those that differ with their causes. `causes` are those that the fates of the events allow."""
-        declared, fate = self.pipeline.views[view], audit.fate_in(snapshot, self.is_lost)
-        suspects = [audit.suspects(frame, self.pipeline.streams[name], fate) for name, frame in audited.items()] if causes else []
-        counted = {name: frame.filter(fate == "counted") for name, frame in audited.items()}
+        declared, fates = self.pipeline.views[view], {name: audit.fate_in(snapshot, name, self.is_lost) for name in audited}
+        suspects = [audit.suspects(frame, self.pipeline.streams[name], fates[name]) for name, frame in audited.items()] if causes else []
+        counted = {name: frame.filter(fates[name] == "counted") for name, frame in audited.items()}
         if declared.as_of:
             changed = [self._changed_since(view, name, frame).persist() for name, frame in counted.items()]
             if any(not frame.isEmpty() for frame in changed):

@@ -20,7 +20,7 @@ from weir.jars import fetch_jars
 from weir.jobs import JobFailed, stop_stream
 from weir.layout import MICROBATCH, NIGHTLY, STREAM, Home, dag_id
 from weir.loader import load_named
-from weir.produce import plan_events, send_events
+from weir.produce import Event, plan_events, send_events
 from weir.records.driver import Control
 from weir.records.night import NightlyReport
 from weir.serving import answer_query
@@ -30,6 +30,7 @@ CATCH_UP_SECONDS = 240
 DAGS_SECONDS = 120
 MAX_BATCH = 800
 """Small batches, so that the watermark moves while the day is read: with one large batch nothing could be late."""
+SENT_AGAIN = 25
 
 
 def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, quiet: bool) -> dict[str, Any]:
@@ -53,15 +54,22 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
             api.unpause(dag_id(PIPELINE, STREAM))
             declaration = load_produce(home.pipelines / PIPELINE, pipeline)
             planned = list(plan_events(pipeline, declaration, day, events, seed, declaration.shares, None, None, utc_now()))
+            planned += sent_again(planned)
             _await_driver(home)
             step.update(f"sending {len(planned):,} events of {day} at {rate:,.0f} a second, while the stream reads them")
             file = home.sent(PIPELINE, str(day), seed)
             sent = send_events(kafka, planned, file, rate, lambda _: None)
             step.update("waiting until the stream has read them all")
             _wait_until_read(home, stack.end_offsets(kafka, topics))
-            step.update(f"the micro-batch DAG validates what was archived, the nightly DAG recomputes {day} and compares")
-            runs = _run_dags(api, [dag_id(PIPELINE, MICROBATCH), dag_id(PIPELINE, NIGHTLY)])
-            runs += [(dag_id(PIPELINE, STREAM), run["state"], None) for run in api.runs(dag_id(PIPELINE, STREAM))]
+            stream_dag = dag_id(PIPELINE, STREAM)
+            runs: list[tuple[str, str, float | None]] = [(stream_dag, run["state"], None) for run in api.runs(stream_dag)]
+            step.update("the day is over: the stream stops at a batch border, its cores are free for the batch layer")
+            api.unpause(dag_id(PIPELINE, STREAM), paused=True)
+            stop_stream(home, PIPELINE, "the demo's day is over", hold=True)
+            step.update("the micro-batch DAG validates the accepted rows and publishes them")
+            runs.append(_run_dag(api, dag_id(PIPELINE, MICROBATCH)))
+            step.update(f"the nightly DAG judges {day} again, recomputes it and compares")
+            runs.append(_run_dag(api, dag_id(PIPELINE, NIGHTLY)))
             report = NightlyReport.read(home.lake.nightly_report(PIPELINE, str(day)))
             assert report is not None
             step.update("stopping everything")
@@ -107,25 +115,24 @@ def await_dags(api: embedded_airflow.AirflowApi, wanted: list[str]) -> None:
         time.sleep(0.5)
 
 
-def _run_dags(api: embedded_airflow.AirflowApi, dags: list[str]) -> list[tuple[str, str, float | None]]:
-    """Switch DAGs on, wait until the run of each that was due has ended; a red one is an error with its log's last word."""
+def sent_again(planned: list[Event]) -> list[Event]:
+    """Copies of the morning's orders at the end of the day, as from a source that sends an old file again: too old to be remembered."""
+    morning = [event for event in planned if event.stream == "orders" and not event.wrong][:SENT_AGAIN]
+    return [event._replace(arrives_at=planned[-1].arrives_at, wrong="sent again") for event in morning]
+
+
+def _run_dag(api: embedded_airflow.AirflowApi, name: str) -> tuple[str, str, float | None]:
+    """Switch a DAG on and wait until the run that was due has ended; a red one is an error with its log's last line."""
     began = time.monotonic()
-    ended: dict[str, tuple[str, str, float | None]] = {}
-    for name in dags:
-        api.unpause(name)
-    while len(ended) < len(dags):
-        for name in dags:
-            first = next(iter(api.runs(name)), None)
-            if name in ended or not first or first["state"] not in ("success", "failed"):
-                continue
-            api.unpause(name, paused=True)
-            if first["state"] == "failed":
-                tasks = api.tasks(name, first["dag_run_id"])
-                task = next(task for task, found in tasks.items() if found == "failed")
-                raise JobFailed(f"{name}: {task} failed: {api.log_lines(name, first['dag_run_id'], task)[-1]}")
-            ended[name] = (name, str(first["state"]), time.monotonic() - began)
+    api.unpause(name)
+    while (first := next(iter(api.runs(name)), None)) is None or first["state"] not in ("success", "failed"):
         time.sleep(1)
-    return list(ended.values())
+    api.unpause(name, paused=True)
+    if first["state"] == "failed":
+        tasks = api.tasks(name, first["dag_run_id"])
+        task = next(task for task, found in tasks.items() if found == "failed")
+        raise JobFailed(f"{name}: {task} failed: {api.log_lines(name, first['dag_run_id'], task)[-1]}")
+    return name, str(first["state"]), time.monotonic() - began
 
 
 def last_night(nightly_at: str, now: datetime) -> date:

@@ -102,13 +102,13 @@ def never_read(lost: list[Loss], until: dict[str, int]) -> Column:
     return F.col(JOURNALED).isNull() & (behind | _is_in(lost))
 
 
-def fate_in(snapshot: ViewSnapshot, is_lost: Column) -> Column:
+def fate_in(snapshot: ViewSnapshot, stream: str, is_lost: Column) -> Column:
     """What became of an audited row in a view. A view that the intake computes counts late events like all others."""
     journaled = F.col(JOURNALED)
     late = F.lit("counted") if snapshot.version.is_aggregate else F.when(F.col(WAS_LATE), "late").otherwise("counted")
     return (
         F.when(journaled.isNull(), F.when(is_lost, "lost").otherwise("pending"))
-        .when((journaled == ACCEPTED) & (F.col(READ_IN) > snapshot.read_until), "pending")
+        .when((journaled == ACCEPTED) & (F.col(READ_IN) > snapshot.read_until[stream]), "pending")
         .when(journaled == ACCEPTED, late)
         .otherwise(journaled)
     )
@@ -153,7 +153,7 @@ class Group:
             return "pending"
         if row[JOURNALED] != ACCEPTED:
             return row[JOURNALED]
-        if snapshot and row["_first_batch"] > snapshot.read_until:
+        if snapshot and row["_first_batch"] > snapshot.read_until[row["stream"]]:
             return "pending"
         return "late" if row[WAS_LATE] and snapshot and not snapshot.version.is_aggregate else "counted"
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType
 
 from spark_jobs.entry import Call
 from spark_jobs.intake.aggregates import CELL_BATCH, DAY, GENERATION
-from spark_jobs.journal_source import START, journal_batch
+from spark_jobs.journal_source import START, journal_batches
 from spark_jobs.streaming.checkpoint import committed_batch, next_offsets, watermark_millis
 from spark_jobs.tables import exists, last_version, last_words, read
 from weir.lake_files import delta_options
@@ -30,8 +30,8 @@ class ViewSnapshot:
 
     speed: DataFrame | None
     version: ViewVersion
-    read_until: int
-    """The last journal batch that its cells can hold."""
+    read_until: dict[str, int]
+    """By stream the last journal batch that its cells can hold."""
     told_until: int = 0
     """The watermark in microseconds: a view that gives closed cells only has given none that reaches beyond it."""
 
@@ -61,22 +61,22 @@ def snapshot_view(spark: SparkSession, call: Call, view: str, fingerprint: str, 
     if version is None:
         return None
     path, checkpoint = lake.speed(name, view, fingerprint), lake.view_checkpoint(name, view, fingerprint)
-    last = committed_batch(checkpoint)
+    last, nothing = committed_batch(checkpoint), dict.fromkeys(version.contracts, START)
     if not exists(spark, path):
-        return ViewSnapshot(None, version, START)
+        return ViewSnapshot(None, version, nothing)
     table_version = last_version(spark, path)
     said = read(spark, path, table_version).filter(F.col(DAY) == F.lit(day))
     speed = last_words(said, call.pipeline.views[view].grain)
     if version.is_aggregate:
         written = DeltaTable(path, version=table_version, storage_options=delta_options(path))
         found = written.transaction_version(app_id(name, "cells", f"{view}-{fingerprint}"))
-        return ViewSnapshot(speed, version, START if found is None else int(found))
+        return ViewSnapshot(speed, version, nothing if found is None else dict.fromkeys(version.contracts, int(found)))
     newest = said.agg(F.max(F.struct(GENERATION, CELL_BATCH)).alias("newest")).first()
     if newest and newest["newest"]:  # written, and not committed by Spark yet
         last = max(last, newest["newest"][CELL_BATCH])
     if last < 0:
-        return ViewSnapshot(speed, version, START)
-    return ViewSnapshot(speed, version, journal_batch(checkpoint, last), watermark_millis(checkpoint, last) * 1_000)
+        return ViewSnapshot(speed, version, nothing)
+    return ViewSnapshot(speed, version, nothing | journal_batches(checkpoint, last), watermark_millis(checkpoint, last) * 1_000)
 
 
 def archive_ends(spark: SparkSession, call: Call, needed: dict[str, int]) -> dict[str, int]:

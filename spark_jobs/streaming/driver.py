@@ -20,7 +20,7 @@ from spark_jobs.entry import Call, one_line
 from spark_jobs.intake.aggregates import CELL_BATCH, DAY, GENERATION, AggregateView
 from spark_jobs.intake.intake import Intake
 from spark_jobs.intake.mergeable import mergeable_views
-from spark_jobs.journal_source import START, JournalSource, journal_batch, read_journal
+from spark_jobs.journal_source import START, JournalSource, journal_batches, read_journal
 from spark_jobs.output_mode import output_mode
 from spark_jobs.session import PYTHON_TOO_SLOW, build_session
 from spark_jobs.streaming.catch_up import take_in_from_raw
@@ -149,6 +149,7 @@ class Driver:
         remove_folder(folder)
         checkpoint = lake.checkpoint(pipeline.name, INTAKE_QUERY, f"{self.lease.generation}-{utc_now():%Y%m%d%H%M%S%f}")
         until = self.intake.until
+        limits = self._source_limits({place: own - max(until.get(place, 0), first.get(place, 0)) for place, own in end.items()})
         messages = {}
         for source, contract in pipeline.sources.items():
             starts: dict[str, dict[str, int]] = {topic: {} for topic in contract.topics}
@@ -156,8 +157,7 @@ class Driver:
                 topic, _, partition = place.rpartition("/")
                 if topic in starts:
                     starts[topic][partition] = until[place] if until.get(place, 0) > first.get(place, 0) else EARLIEST
-            limit = max(self._limit(INTAKE_QUERY) // len(pipeline.sources), LEAST_SOURCE_MESSAGES)
-            args = (contract.topics, limit, not lost, json.dumps(starts))
+            args = (contract.topics, limits[source], not lost, json.dumps(starts))
             messages[source] = read_messages(self.spark, self.call.kafka, pipeline.name, *args)
         candidates = self.intake.candidates(messages)
 
@@ -171,6 +171,13 @@ class Driver:
 
         write = self._fenced(INTAKE_QUERY, take_in)
         self._start_query(INTAKE_QUERY, candidates, "append", checkpoint, self.call.options.trigger_seconds, write)
+
+    def _source_limits(self, backlog: dict[str, int]) -> dict[str, int]:
+        """How many messages of each source a batch may read: an equal share of the limit, or its share of the backlog if that is more."""
+        limit, sources = self._limit(INTAKE_QUERY), self.call.pipeline.sources
+        unread = {name: sum(own for place, own in backlog.items() if place.rpartition("/")[0] in s.topics) for name, s in sources.items()}
+        total = max(sum(unread.values()), 1)
+        return {name: max(limit // len(sources), limit * own // total, LEAST_SOURCE_MESSAGES) for name, own in unread.items()}
 
     def _between_raw_batches(self) -> None:
         self.check_lease()
@@ -262,7 +269,7 @@ class Driver:
             return len(found)
 
         last = committed_batch(checkpoint)
-        self._journal_pulses.note_start(view, journal_batch(checkpoint, last) if last >= 0 else START)
+        self._journal_pulses.note_start(view, min(journal_batches(checkpoint, last).values()) if last >= 0 else START)
         write = self._fenced(query, append, adapts=False)
         self._start_query(query, cells, output_mode(cells), checkpoint, VIEW_TRIGGER_SECONDS, write)
 

@@ -38,6 +38,7 @@ def pulse_of(query: StreamingQuery, before: QueryPulse) -> QueryPulse:
         state_rows=sum(s["numRowsTotal"] for s in states),
         state_bytes=sum(s["memoryUsedBytes"] for s in states),
         caught_up_at=before.caught_up_at if behind else progress["timestamp"],
+        batch_seconds=progress["durationMs"].get("triggerExecution", 0) / 1_000 if progress["numInputRows"] else before.batch_seconds,
     )
 
 

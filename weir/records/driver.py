@@ -88,6 +88,8 @@ class QueryPulse(Record):
     state_bytes: int
     caught_up_at: datetime | None = None
     """When it last began a batch that left nothing unread: no older message is missing in what it writes."""
+    batch_seconds: float | None = None
+    """How long its last batch took."""
 
     def has_read(self, ends: dict[str, int]) -> bool:
         """Whether it has committed everything up to these ends of the log."""
