@@ -57,11 +57,10 @@ def ensure_partitioned(like: DataFrame, path: str, partition_by: list[str]) -> N
         like.limit(0).write.format("delta").partitionBy(*partition_by).mode("ignore").save(path)
 
 
-def append_cells(frame: DataFrame, path: str, metadata: dict[str, Any]) -> None:
-    """Append changed cells to a speed table. Needs no append_once: a batch that is told twice says the same twice, an outdated
-    driver's words have a lower generation, and the last word wins. Asking Delta what it has would cost most of a second a batch.
-    """
-    frame.write.format("delta").mode("append").partitionBy("_day").option("userMetadata", json.dumps(metadata, sort_keys=True)).save(path)
+def add_columns(empty: DataFrame, path: str, partition_by: list[str], properties: dict[str, str]) -> None:
+    """Create an empty table, or add the columns that it lacks."""
+    writer = empty.write.format("delta").mode("append").partitionBy(*partition_by).option("mergeSchema", "true")
+    writer.options(**properties).save(path)
 
 
 def append_once(frame: DataFrame, path: str, partition_by: list[str], app_id: str, version: int, metadata: dict[str, Any]) -> None:

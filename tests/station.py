@@ -128,7 +128,7 @@ class Station(Workplace):
 
         def read() -> bool:
             beat: Heartbeat | None = self.control.heartbeat()
-            return beat is not None and len(beat.queries) == 2 and all(sum(q.until.values()) >= messages for q in beat.queries.values())
+            return beat is not None and len(beat.queries) == 3 and all(sum(q.until.values()) >= messages for q in beat.queries.values())
 
         wait_for(read, MAY_TAKE_SECONDS, f"{messages} messages were read")
 

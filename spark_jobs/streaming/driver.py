@@ -142,6 +142,7 @@ class Driver:
         self.beat(self._last_reported[0])
         topics = list(pipeline.topics)
         first, end = first_offsets(self.call.kafka, topics), end_offsets(self.call.kafka, topics)
+        self._journal_pulses.partitions = list(end)
         self._refuse_recreated_topics(end)
         take_in_from_raw(self.spark, lake, self.intake, first, self._between_raw_batches)
         lost = self._lost_to_the_intake(first)

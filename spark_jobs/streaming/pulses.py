@@ -55,16 +55,18 @@ class JournalPulses:
         self._remembered: deque[tuple[int, int, dict[str, int]]] = deque(maxlen=NOTES_REMEMBERED)
         """Of the last batches: number, rows in the journal, and how far they had read."""
         self._read_at_start: dict[str, int] = {}
+        self.partitions: list[str] = []
+        """All topic/partitions of the log: one that nobody has read yet is read up to 0."""
 
     def of_intake(self, pulse: QueryPulse) -> QueryPulse:
         note, intake = self._intake.note, self._intake
         if note is None:
-            return pulse
+            return pulse.model_copy(update={"until": self._of_all({})})
         if not self._remembered or self._remembered[-1][0] < note.batch:
-            self._remembered.append((note.batch, note.rows, intake.until))
+            self._remembered.append((note.batch, note.rows, self._of_all(intake.until)))
         identities = sum(map(len, intake.identities.values()))
         watermarks = [_time(at) for stream in self._pipeline.streams if (at := intake.watermark(stream)) > 0]
-        told = {"batch": note.batch, "until": intake.until, "watermark": min(watermarks, default=None)}
+        told = {"batch": note.batch, "until": self._of_all(intake.until), "watermark": min(watermarks, default=None)}
         return pulse.model_copy(update=told | {"state_rows": identities, "state_bytes": identities * IDENTITY_BYTES})
 
     def of_aggregates(self, intake: QueryPulse) -> dict[str, QueryPulse]:
@@ -94,7 +96,7 @@ class JournalPulses:
         if note is None:
             return pulse
         known = next(((rows, until) for batch, rows, until in reversed(self._remembered) if batch <= read), None)
-        rows, until = known or (0, before.until)
+        rows, until = known or (0, before.until or self._of_all({}))
         is_up_to_date = read >= note.batch
         return pulse.model_copy(
             update={
@@ -103,6 +105,9 @@ class JournalPulses:
                 "caught_up_at": intake.caught_up_at if is_up_to_date else before.caught_up_at,
             }
         )
+
+    def _of_all(self, until: dict[str, int]) -> dict[str, int]:
+        return dict.fromkeys(self.partitions, 0) | until
 
     def _of_topics(self, view: str, until: dict[str, int]) -> dict[str, int]:
         topics = {topic for stream in self._pipeline.streams_of(view) for topic in self._pipeline.streams[stream].topics}

@@ -22,27 +22,27 @@ def loss(start: int, end: int, partition: int = 0) -> Loss:
     )
 
 
-def counts(**fates: int) -> list[dict[str, object]]:
-    return [{"topic": "t", "partition": 0, "_fate": fate, "arrived": count} for fate, count in fates.items()]
+def counts(**fates: int) -> dict[str, dict[str, int]]:
+    return {"t/0": fates}
 
 
 def test_a_line_balances_when_each_offset_has_one_fate() -> None:
-    (line,) = draw_lines("v", "s", DAY, [partition(10)], counts(counted=7, late=2, duplicate=1), [])  # type: ignore[arg-type]
+    (line,) = draw_lines("v", "s", DAY, [partition(10)], counts(counted=7, late=2, duplicate=1), [])
     assert line.wrong == [] and line.offsets == 10 == sum(line.fates.values()) and set(line.fates) == set(FATES)
 
 
 def test_what_does_not_balance_says_why() -> None:
-    (short,) = draw_lines("v", "s", DAY, [partition(10)], counts(counted=9), [])  # type: ignore[arg-type]
+    (short,) = draw_lines("v", "s", DAY, [partition(10)], counts(counted=9), [])
     assert short.wrong == ["t/0: 10 offsets, but 9 fates"]
-    (twice,) = draw_lines("v", "s", DAY, [partition(10, different=9)], counts(counted=10), [])  # type: ignore[arg-type]
+    (twice,) = draw_lines("v", "s", DAY, [partition(10, different=9)], counts(counted=10), [])
     assert twice.wrong == ["1 messages of t/0 stand twice in raw"]
-    (strange,) = draw_lines("v", "s", DAY, [partition(10)], counts(counted=9, read=1), [])  # type: ignore[arg-type]
+    (strange,) = draw_lines("v", "s", DAY, [partition(10)], counts(counted=9, read=1), [])
     assert strange.wrong == ["t/0: no such fate as read"]
 
 
 def test_holes_are_lost_offsets_with_their_reason() -> None:
     own = partition(5, holes=[(0, 10)])
-    (line,) = draw_lines("v", "s", DAY, [own], counts(counted=5), [loss(2, 6), loss(0, 9, partition=1)])  # type: ignore[arg-type]
+    (line,) = draw_lines("v", "s", DAY, [own], counts(counted=5), [loss(2, 6), loss(0, 9, partition=1)])
     assert [(r.from_offset, r.until_offset, r.reason) for r in line.lost_ranges] == [(0, 2, "gap"), (2, 6, "retention"), (6, 10, "gap")]
     assert line.fates["lost"] == 10 and line.offsets == 15 and line.first_offset == 0 and line.wrong == []
 

@@ -1,6 +1,7 @@
 """Every append happens once, every replacement is whole, and compaction changes no cell."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -10,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import tables
+from spark_jobs.arrow_tables import ArrowTable
 from weir.layout import app_id
 
 DAY, OTHER = date(2026, 3, 1), date(2026, 3, 2)
@@ -80,14 +82,13 @@ def test_compaction_keeps_the_last_words_of_crowded_days_and_can_be_read_by_othe
 
 def test_what_is_appended_while_files_are_merged_is_not_lost(spark: SparkSession, tmp_path: Path) -> None:
     path, batches, merged = str(tmp_path / "t"), 12, 0
-    tables.append_cells(cells(spark, ("cell 0", 0, DAY, 1, 0)), path, {})
+    tables.ensure_partitioned(cells(spark, ("cell 0", 0, DAY, 1, 0)), path, ["_day"])
+    table, rows = ArrowTable(path), [cells(spark, (f"cell {n}", n, DAY, 1, n)).toArrow() for n in range(batches)]
     with ThreadPoolExecutor(1) as beside:
-        appending = beside.submit(
-            lambda: [tables.append_cells(cells(spark, (f"cell {n}", n, DAY, 1, n)), path, {}) for n in range(1, batches)]
-        )
+        appending = beside.submit(lambda: [(table.append_once(own, "app", n, {}), time.sleep(0.3)) for n, own in enumerate(rows)])
         while not appending.done():
             merged += len(tables.compact_speed(spark, path, ["cell"], from_files=2))
-        appending.result()
+        assert all(appended for appended, _ in appending.result())
     assert merged > 1
     words = tables.last_words(tables.read(spark, path), ["cell"]).collect()
     assert sorted((row["cell"], row["n"]) for row in words) == sorted((f"cell {n}", n) for n in range(batches))

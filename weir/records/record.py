@@ -9,9 +9,10 @@ from weir.lake_files import read_whole, sign, write_whole
 
 
 class Record(BaseModel):
-    """Written atomically and only for its owner's eyes (0600 in a 0700 folder)."""
+    """Written atomically and only for its owner to read (0600 in a 0700 folder). Readers ignore fields they do not know: a driver outlives
+    an upgrade."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     def write(self, file: Path) -> None:
         write_whole(file, self.model_dump_json(indent=1))
