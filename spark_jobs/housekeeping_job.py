@@ -1,6 +1,6 @@
 """Keeps a pipeline's lake small and quick, and takes nothing away that anybody still has to read.
 
-1. compact   closed days of raw, accepted and quarantined tables that lie in many small files are merged, day by day
+1. compact   closed days of raw, journal, accepted and quarantined tables that lie in many small files are merged, day by day
 2. retain    days of raw older than `keep_raw` are dropped, whole; files that no version of the last week needs are removed
 3. expire    open quarantined rows whose time has passed are told; a week later they are marked, and no longer open
 4. rotate    old nightly reports and outcomes, and stages that no plan names, are removed
@@ -19,6 +19,7 @@ from pathlib import Path
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from spark_jobs.columns import JOURNALED_ON
 from spark_jobs.entry import Call, run_job
 from spark_jobs.publish import mark_rows, open_rows
 from spark_jobs.session import build_session
@@ -62,6 +63,7 @@ class Housekeeping:
         """Merge the crowded closed days of each table: how many partitions were rewritten and how many files there were before."""
         by_day = {self.lake.accepted(self.name, source): OCCURRED for source in self.pipeline.sources}
         by_day |= {self.lake.raw(self.name): RECEIVED, self.lake.quarantined(self.name): RECEIVED}
+        by_day |= {self.lake.journal(self.name): JOURNALED_ON}
         done: dict[str, tuple[int, int]] = {}
         for path, day_column in by_day.items():
             if not exists(self.spark, path):
@@ -209,7 +211,9 @@ class Housekeeping:
     def _left_stages(self) -> list[Path]:
         every_plan = self.lake.refine_record(self.name, "*", "plan")
         plans = [plan for file in every_plan.parent.glob(every_plan.name) if (plan := PublishPlan.read(file))]
-        return outdated(_written_at(self.lake.stages(self.name).glob("*/*")), self.now, STAGES_KEPT, [lake_path(p.stage) for p in plans if p.stage])
+        return outdated(
+            _written_at(self.lake.stages(self.name).glob("*/*")), self.now, STAGES_KEPT, [lake_path(p.stage) for p in plans if p.stage]
+        )
 
 
 def _is_refined_of(stream: str, days: list[date], refined: dict[str, int]) -> Column:

@@ -47,7 +47,7 @@ from spark_jobs.transform import by_identity, judged_rows, mark_first
 from weir.event_time import utc_now
 from weir.faults import fault_point
 from weir.lake_files import remove_folder
-from weir.layout import Lake, app_id
+from weir.layout import REFINE, REPLAY, Lake, app_id
 from weir.pipeline import COORDINATES, Pipeline, Stream
 from weir.records.night import DirtyDay
 from weir.records.quality import JournalRange, PublishPlan, RefineCursor
@@ -174,6 +174,9 @@ class Shelf:
     # Steps 1 to 5
 
     def publish(self, plan: PublishPlan, check_lease: Callable[[], None]) -> None:
+        if plan.way == REPLAY and self.cursor(REFINE) is None and not exists(self.spark, self.accepted):
+            # Rows may be replayed before any was refined, and a refine refuses a table that has rows but no cursor.
+            RefineCursor(id=secrets.token_hex(8)).write(self.record(REFINE))
         plan.write(self.record("plan"))
         self.finish(check_lease)
 

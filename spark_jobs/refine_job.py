@@ -100,7 +100,7 @@ class Refinery:
         return RefineCursor(id=secrets.token_hex(8))
 
     def _behind(self, cursor: RefineCursor, shelf: Shelf) -> tuple[JournalRange, RefineCursor] | None:
-        """What the intake has journaled behind the cursor, at most --max-rows of it, and the cursor after it. None when there is nothing."""
+        """What the intake has journaled behind the cursor, at most --max-rows of it, and the cursor after that; None for nothing."""
         source, contract = shelf.source, shelf.journal.contracts[shelf.source]
         read_until = {own: progress.until for own, progress in self.note.sources.items() if own.startswith(f"{source}/")}
         new = _beyond(read_until.pop(f"{source}/{contract}", {}), cursor.until)

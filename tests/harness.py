@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import yaml
 from deltalake import DeltaTable
 from oracle import Cells, Message
@@ -23,7 +24,7 @@ from oracle import Cells, Message
 from weir import stack
 from weir.generator import Shares, load_produce
 from weir.jobs import Job, start_stream, stop_stream
-from weir.layout import Home, Lake
+from weir.layout import Home, Lake, journal_writer
 from weir.loader import load_named, read_yaml
 from weir.pipeline import Pipeline
 from weir.produce import Event, plan_events, send_events
@@ -172,6 +173,29 @@ class Workplace:
         columns = ["partition", "offset", "received_at", "value"]
         rows = DeltaTable(self.home.lake.raw("shop")).to_pyarrow_table([("stream", "=", stream)], columns=columns).to_pylist()
         return Counter((r["partition"], r["offset"], round(r["received_at"].timestamp() * 1_000), r["value"]) for r in rows)
+
+    def journal(self, stream: str, every_contract: bool = False) -> list[dict[str, Any]]:
+        """The journal's rows of a stream, judged by its present contract, in the order of the intake."""
+        columns = ["partition", "offset", "received_at", "identity", "occurred_at", "fate", "late", "reasons", "batch", "contract"]
+        wanted = pc.field("stream") == stream
+        if not every_contract:
+            wanted &= pc.field("contract") == self.pipeline.contract_fingerprint(stream)
+        rows = DeltaTable(self.home.lake.journal("shop")).to_pyarrow_dataset().to_table(columns=columns, filter=wanted).to_pylist()
+        return sorted(rows, key=lambda row: (row["batch"], row["received_at"], row["partition"], row["offset"]))
+
+    def last_journal_batch(self) -> int:
+        """The number of the last batch in the journal, or -1."""
+        if not DeltaTable.is_deltatable(path := self.home.lake.journal("shop")):
+            return -1
+        last = DeltaTable(path).transaction_version(journal_writer("shop"))
+        return -1 if last is None else int(last)
+
+    def quarantined(self, stream: str) -> Counter[tuple[int, int]]:
+        """The messages in quarantine as a multiset of (partition, offset)."""
+        if not DeltaTable.is_deltatable(path := self.home.lake.quarantined("shop")):
+            return Counter()
+        rows = DeltaTable(path).to_pyarrow_table([("stream", "=", stream)], columns=["partition", "offset"]).to_pylist()
+        return Counter((row["partition"], row["offset"]) for row in rows)
 
     def messages_read(self, query: str) -> int:
         """Up to where the running driver has read, as it tells."""

@@ -26,8 +26,8 @@ def open_intake(spark: SparkSession, lake: Lake, pipeline: Pipeline, generation:
 def take_in(spark: SparkSession, intake: Intake, messages: Mapping[str, Iterable[Message]]) -> None:
     """One batch of these messages, by source."""
     frames, until = {}, {}
-    for source in intake.pipeline.sources:
-        own = list(messages.get(source, []))
+    for source, given in messages.items():
+        own = list(given)
         rows = [(m.topic, m.partition, m.offset, m.received_at, m.value) for m in own]
         frames[source] = spark.createDataFrame(rows, MESSAGE).coalesce(1)
         for m in own:

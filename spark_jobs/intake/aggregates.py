@@ -52,6 +52,7 @@ class AggregateView:
 
     def prepare(self, journal: Journal, last: int) -> None:
         """Create the table and compute what the journal has beyond it, day by day: all of it for a view that is new."""
+        self._cells = {}  # a batch that failed may have left cells here that the table never got
         empty = journal.accepted(journal.rows().limit(0), self.stream, self.view)
         cells = self._with_names(with_day(compute_view(self.spark, self.pipeline, self.view, {self.stream: empty}), self.declared.time), 0)
         ensure_partitioned(cells, self.table.path, [DAY])

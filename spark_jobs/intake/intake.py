@@ -72,6 +72,10 @@ NONE = -(2**62)
 Flags = NDArray[np.bool_]
 
 
+class OvertakenError(Exception):
+    """Another driver has appended to the journal meanwhile."""
+
+
 class Intake:
     """The intake of one pipeline. `prepare` before the first batch, and again after a batch that failed."""
 
@@ -120,7 +124,8 @@ class Intake:
         rows = self._with_payloads(self._decide(judged, batch, planned_at), frame)
         note = self._note(batch, planned_at, until, len(rows))
         check_lease()
-        self.journal.append(rows, note)
+        if not self.journal.append(rows, note):  # going on would skip the messages that only this batch has read
+            raise OvertakenError(f"batch {batch} of the journal was written by another driver: the next start goes on behind it")
         fault_point(f"journaled.{INTAKE_QUERY}", batch)
         before, self.note = self.note, note
         check_lease()

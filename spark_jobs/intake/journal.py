@@ -28,7 +28,7 @@ from spark_jobs.columns import (
     journal_schema,
     lookup_field,
 )
-from spark_jobs.tables import exists, read
+from spark_jobs.tables import add_columns, exists, read
 from weir.event_time import utc_now
 from weir.layout import Lake, journal_writer
 from weir.pipeline import Pipeline, Table
@@ -88,15 +88,18 @@ class Journal:
         """Create the table, or add the columns that the declaration has gained. Before any query reads it."""
         missing = self.spark.createDataFrame([], journal_schema(self.pipeline, self.struct_columns))
         if set(_paths(missing.schema)) - set(_paths(self._existing or StructType())):
-            writer = missing.write.format("delta").mode("append").partitionBy(JOURNALED_ON).option("mergeSchema", "true")
             # The batch number is looked up in every file's statistics: keep it among the columns that have any.
-            writer.option("delta.dataSkippingNumIndexedCols", "13").save(self.path)
+            add_columns(missing, self.path, [JOURNALED_ON], {"delta.dataSkippingNumIndexedCols": "13"})
             self.__dict__.pop("_existing", None)
             self.__dict__.pop("_arrow_schema", None)
 
-    def append(self, rows: pa.Table, note: BatchNote) -> None:
-        """Append a batch once. Rows have the columns of the journal's head and of the declared sources."""
-        self.arrow.append_once(self._aligned(rows), self._writer, note.batch, note.said())
+    def append(self, rows: pa.Table, note: BatchNote) -> bool:
+        """Append a batch once. Rows have the columns of the journal's head and of the declared sources.
+
+        False where the journal has another batch of this number: a driver that lost its lease can write one more as it wakes, and its
+        batch need not have read as far as this one.
+        """
+        return self.arrow.append_once(self._aligned(rows), self._writer, note.batch, note.said()) or self.last_note() == note
 
     def _aligned(self, rows: pa.Table) -> pa.Table:
         """All columns of the table in its own order and types; null where these rows have none."""

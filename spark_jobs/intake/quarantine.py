@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_jobs.arrow_tables import ArrowTable
-from spark_jobs.columns import FATE, OFFSET, PARTITION, POSITION, QUARANTINED, RECEIVED_AT, REJECTED, STREAM, TOPIC, UNDECODABLE
+from spark_jobs.columns import CONTRACT, FATE, OFFSET, PARTITION, POSITION, QUARANTINED, RECEIVED_AT, REJECTED, STREAM, TOPIC, UNDECODABLE
 from spark_jobs.intake.journal import BatchNote, Journal
 from spark_jobs.tables import ensure_partitioned, read
 from weir.event_time import utc_now
@@ -33,13 +33,14 @@ class Quarantine:
             return
         bad = journal.batch_rows(done, note.batch).filter(F.col(FATE).isin(REJECTED, UNDECODABLE))
         known = read(self.spark, self._table.path).select(STREAM, *POSITION)
-        self.add(bad.join(known, [STREAM, *POSITION], "left_anti").toArrow(), note.batch, None)
+        # The same choice as in each batch: what another contract has judged before is left to the micro-batch here too.
+        self.add(bad.join(known, [STREAM, *POSITION], "left_anti").toArrow(), note.batch, note)
 
-    def add(self, rows: pa.Table, batch: int, before: BatchNote | None) -> None:
-        """Append the batch's rejected and undecodable rows, without those that were quarantined under an earlier contract."""
+    def add(self, rows: pa.Table, batch: int, note: BatchNote | None) -> None:
+        """Append rejected and undecodable rows, without those that were judged by another contract before."""
         bad = rows.filter(pc.is_in(rows[FATE], pa.array([REJECTED, UNDECODABLE])))
-        if before is not None and len(bad):
-            bad = bad.filter(pa.array(self._is_new(bad, before)))
+        if note is not None and len(bad):
+            bad = bad.filter(pa.array(self._is_new(bad, note)))
         if not len(bad):
             return
         named = {name: bad[name] for name in self._schema.names if name in bad.column_names}
@@ -49,12 +50,19 @@ class Quarantine:
         self._table.append_once(aligned, self._writer, batch, {"batch": batch})
         self._table.compact_sometimes(COMPACT_EVERY_APPENDS)
 
-    def _is_new(self, bad: pa.Table, before: BatchNote) -> list[bool]:
-        """Whether no contract of the source had read so far: a changed contract reads its source again from the beginning."""
-        read: dict[str, dict[str, int]] = {}
-        for name, progress in before.sources.items():
-            known = read.setdefault(name.partition("/")[0], {})
-            for place, end in progress.until.items():
-                known[place] = max(end, known.get(place, 0))
-        places = zip(*(bad[name].to_pylist() for name in (STREAM, TOPIC, PARTITION, OFFSET)), strict=True)
-        return [offset >= read.get(source, {}).get(f"{topic}/{partition}", 0) for source, topic, partition, offset in places]
+    def _is_new(self, bad: pa.Table, note: BatchNote) -> list[bool]:
+        """Whether no other contract of the source had read so far: a changed contract reads its source again from the beginning."""
+        columns = (bad[name].to_pylist() for name in (STREAM, CONTRACT, TOPIC, PARTITION, OFFSET))
+        ends: dict[tuple[str, str, str], int] = {}
+
+        def read_by_others(source: str, contract: str, place: str) -> int:
+            key = (source, contract, place)
+            if key not in ends:
+                others = [own for name, own in note.sources.items() if name.startswith(f"{source}/") and name != f"{source}/{contract}"]
+                ends[key] = max((own.until.get(place, 0) for own in others), default=0)
+            return ends[key]
+
+        return [
+            offset >= read_by_others(source, contract, f"{topic}/{part}")
+            for source, contract, topic, part, offset in zip(*columns, strict=True)
+        ]

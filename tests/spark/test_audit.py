@@ -53,17 +53,17 @@ class Day:
 
     def fates(self, snapshot: ViewSnapshot, lost: list[Loss] | None = None) -> list[tuple[str, str, bool]]:
         """(identity, fate, whether it is the event that counts), by offset."""
-        rows = self.audited().withColumn("_fate", audit.fate_in(snapshot, audit.never_read(lost or [], self.intake.until)))
+        rows = self.audited().withColumn("_fate", audit.fate_in(snapshot, "orders", audit.never_read(lost or [], self.intake.until)))
         return [(r["order_id"], r["_fate"], r[audit.FIRST]) for r in rows.orderBy("offset").collect()]
 
     def causes(self, snapshot: ViewSnapshot) -> Counter[tuple[str, str]]:
         is_lost = audit.never_read([], self.intake.until)
-        found = audit.suspects(self.audited(), self.pipeline.streams["orders"], audit.fate_in(snapshot, is_lost))
+        found = audit.suspects(self.audited(), self.pipeline.streams["orders"], audit.fate_in(snapshot, "orders", is_lost))
         return Counter((r["_identity"], r["_cause"]) for r in found.collect())
 
 
 def snapshot(is_aggregate: bool = True, read_until: int = 99) -> ViewSnapshot:
-    return ViewSnapshot(None, ViewVersion(contracts={}, is_aggregate=is_aggregate), read_until)
+    return ViewSnapshot(None, ViewVersion(contracts={}, is_aggregate=is_aggregate), {"orders": read_until})
 
 
 @pytest.fixture

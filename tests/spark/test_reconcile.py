@@ -93,5 +93,5 @@ def test_an_explained_cell_names_the_events_near_it(spark: SparkSession) -> None
 def test_what_was_told_in_another_type_is_compared_in_the_present_one(spark: SparkSession, type_then: str, told: Any, state: str) -> None:
     then = spark.createDataFrame([(NOON, "DE", told, 3)], f"minute timestamp, country string, total {type_then}, _batch bigint")
     now = cells(spark, 2.0)
-    (row,) = line_up(SUMS, Sides(ViewSnapshot(then, ViewVersion(contracts={}, is_aggregate=True), 3).cells(now), now, now, 0)).collect()
+    (row,) = line_up(SUMS, Sides(ViewSnapshot(then, ViewVersion(contracts={}, is_aggregate=True), {}).cells(now), now, now, 0)).collect()
     assert row["_state"] == state

@@ -58,8 +58,11 @@ class Lakeside:
         return self.intake
 
     def _take_in(self, intake: Intake, messages: list[Message]) -> None:
-        by_source = {source: [m for m in messages if m.topic == f"shop.{source}"] for source in intake.pipeline.sources}
-        take_in(self.spark, intake, by_source)
+        by_source: dict[str, list[Message]] = {}
+        for m in messages:
+            by_source.setdefault(m.topic.split(".")[1], []).append(m)
+        if by_source:
+            take_in(self.spark, intake, by_source)
 
     def send(self, *documents: Any, topic: str = "shop.orders", received_at: datetime = NOON) -> None:
         """Send messages, half of them to each partition, and let the intake read them."""
@@ -204,7 +207,8 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(lakeside: Lakeside) -> No
                 lakeside.refine("--streams", "orders", fault=f"{phase}.orders:{batch}:raise")
         # What was planned by the old rules is published by the old rules, what was not planned by the new ones.
         lakeside.change(bound.format(100000), bound.format(99999))
-        lakeside.start_stream()
+        if phase != "between":
+            lakeside.start_stream()
         refined = lakeside.refine("--streams", "orders").refined
         lakeside.change(bound.format(99999), bound.format(100000))
         assert refined is not None and len(refined.streams) == (1 if phase == "counted" else 0)
@@ -233,8 +237,8 @@ def test_a_run_takes_so_many_rows_at_most_and_the_next_ones_take_the_rest(lakesi
     lakeside.send(*GOOD)
     lakeside.send(*BAD)
     lakeside.send(order("n-1"))
-    reports = [lakeside.gate("orders", "--max-rows", "6") for _ in range(3)]
-    assert [report.rows for report in reports] == [3 + 3, 3 + 3, 2]
+    reports = [lakeside.gate("orders", "--max-rows", "6") for _ in range(4)]
+    assert [report.rows for report in reports] == [4, 4, 4, 2], "offsets count, and every second one of a partition is a message"
     assert lakeside.refine("--streams", "orders").refined.streams == []  # type: ignore[union-attr]
     assert len(lakeside.accepted()) == len(GOOD) + 1
     accepted, quarantined = lakeside.places(lakeside.accepted()), lakeside.places(lakeside.quarantined())
@@ -267,12 +271,14 @@ def test_what_is_published_is_not_published_again_by_a_changed_contract(lakeside
 
 
 def test_a_changed_contract_judges_what_a_blocked_gate_has_held_back(lakeside: Lakeside) -> None:
-    """Each message is either accepted or open in quarantine, as the present contract judges it; whatever was released meanwhile."""
+    """Each message is accepted or open in quarantine as the present contract judges it, also what a replay has released meanwhile."""
     lakeside.change("value_set: [EUR, USD, GBP]}", "value_set: [EUR, USD, GBP], mostly: 0.9}")
-    lakeside.send(*GOOD, *(order(f"d-{n}", currency="DOGE") for n in range(3)), order("u-1", currency="USD"), b"{")
+    day_before = NOON - timedelta(days=1)
+    lakeside.send(order("d-0", day_before, currency="DOGE"), received_at=day_before)
+    lakeside.send(*GOOD, *(order(f"d-{n}", currency="DOGE") for n in (1, 2)), order("u-1", currency="USD"), b"{")
     assert lakeside.gate().decision == "BLOCK" and len(lakeside.quarantined()) == 4
     lakeside.change("value_set: [EUR, USD, GBP], mostly: 0.9}", "value_set: [EUR, GBP, DOGE]}")
-    assert lakeside.replay("--apply", "--until", "2026-02-28").released == 0
+    assert lakeside.replay("--apply", "--until", "2026-02-28").released == 1
     lakeside.start_stream()
     lakeside.send(order("d-9", currency="DOGE"))
     with pytest.raises(RuntimeError, match="fault injected"):

@@ -85,7 +85,7 @@ def test_what_is_appended_while_files_are_merged_is_not_lost(spark: SparkSession
     tables.ensure_partitioned(cells(spark, ("cell 0", 0, DAY, 1, 0)), path, ["_day"])
     table, rows = ArrowTable(path), [cells(spark, (f"cell {n}", n, DAY, 1, n)).toArrow() for n in range(batches)]
     with ThreadPoolExecutor(1) as beside:
-        appending = beside.submit(lambda: [(table.append_once(own, "app", n, {}), time.sleep(0.3)) for n, own in enumerate(rows)])
+        appending = beside.submit(lambda: [(table.append_once(own, "app", n, {}), time.sleep(1)) for n, own in enumerate(rows)])
         while not appending.done():
             merged += len(tables.compact_speed(spark, path, ["cell"], from_files=2))
         assert all(appended for appended, _ in appending.result())

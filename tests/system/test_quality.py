@@ -13,9 +13,11 @@ import pytest
 from deltalake import DeltaTable
 from events import NOON, message, order
 from harness import fill_archive
+from intake_runs import open_intake, take_in
 from pyspark.sql import SparkSession
 
 from weir.layout import Home
+from weir.loader import load_named
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -30,9 +32,11 @@ class Desk:
         self.offset = 0
 
     def archive(self, *documents: Any) -> None:
-        fill_archive(
-            self.spark, self.home.lake, "orders", [message(document, self.offset + n, NOON) for n, document in enumerate(documents)]
-        )
+        """As the stream would: archived, and judged by the declaration as it is now."""
+        messages = [message(document, self.offset + n, NOON) for n, document in enumerate(documents)]
+        fill_archive(self.spark, self.home.lake, "orders", messages)
+        intake = open_intake(self.spark, self.home.lake, load_named(self.folder / "pipelines", "shop"))
+        take_in(self.spark, intake, {"orders": messages})
         self.offset += len(documents)
 
     def change(self, old: str, new: str) -> None:
@@ -67,9 +71,9 @@ def test_break_a_rule_refine_look_mend_replay(desk: Desk) -> None:
     desk.change("value_set: [EUR, USD, GBP]", "value_set: [USD]")  # somebody forgot a currency
     desk.archive(*(order(f"e-{n}", currency="EUR") for n in range(4)), order("u-1", currency="USD"), order(script, currency=script))
 
-    died = desk.weir("refine", "shop", "--streams", "orders", WEIR_FAULT="between.orders:0:kill9")
+    died = desk.weir("refine", "shop", "--streams", "orders", WEIR_FAULT="before_cursor.orders:0:kill9")
     assert died.returncode == 1 and len(died.stderr.strip().splitlines()) == 1, died.stderr
-    assert desk.places() == (Counter([4]), Counter()), "killed between the two commits"
+    assert desk.places() == (Counter([4]), Counter([0, 1, 2, 3, 5])), "killed before the cursor was moved"
     refined = desk.weir("refine", "shop", "--streams", "orders")
     assert refined.returncode == 0, refined.stderr
     assert desk.places() == (Counter([4]), Counter([0, 1, 2, 3, 5]))

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -16,12 +17,13 @@ from kafka import KafkaConsumer
 from weir import stack
 from weir.event_time import utc_now
 from weir.generator import Shares
-from weir.layout import alerts_topic, rejected_topic
+from weir.layout import ARCHIVE_QUERY, INTAKE_QUERY, alerts_topic, rejected_topic, view_query, watch_query
 from weir.loader import load_named, read_yaml
 from weir.produce import Event, encode
 
 DIRTY = Shares(dirty=0.2, late=0, duplicate=0.05, out_of_order=0, skewed=0, future=0.02)
 BIG = "amount >= 60"
+QUERIES = {ARCHIVE_QUERY, INTAKE_QUERY, view_query("revenue_per_minute"), watch_query("orders")}
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def listeners(watched: Workplace) -> Iterator[tuple[Told, Told]]:
 def test_rejected_rows_and_alerts_are_told_and_searches_come_and_go(watched: Workplace, listeners: tuple[Told, Told]) -> None:
     alerts, rejected = listeners
     watched.start()
-    wait_for(lambda: (beat := watched.control.heartbeat()) and beat.state == "running" and len(beat.queries) == 3, 240, "it runs")
+    wait_for(lambda: (beat := watched.control.heartbeat()) and beat.state == "running" and set(beat.queries) == QUERIES, 240, "it runs")
     time.sleep(15)  # what comes before the watch has begun is not told
     sent = watched.produce(600, DIRTY)
     fates = {(m.partition, m.offset): oracle.fate_of("orders", m) for m in messages_of(sent, "orders")}
@@ -85,6 +87,9 @@ def test_rejected_rows_and_alerts_are_told_and_searches_come_and_go(watched: Wor
     reasons = {reason for own in rejected.messages for reason in own["reasons"]}
     assert "currency:be_in_set" in reasons and any(reason.startswith("undecodable:") for reason in reasons)
     assert all(own["alerts"] == ["big"] and set(own["row"]) == set(watched.pipeline.streams["orders"].columns) for own in alerts.messages)
+
+    # The intake judges for itself, with the same result: what was told as rejected is in quarantine, once.
+    wait_for(lambda: watched.quarantined("orders") == Counter(bad), 120, "all that is rejected is in quarantine")
 
     before = watched.control.heartbeat()
     added = watched.cli("search", "add", "shop", "orders", "from_mars", "country = 'MA' AND amount > 1")
