@@ -1,5 +1,6 @@
 """Column names and schemas that more than one step of the engine uses."""
 
+import hashlib
 from collections.abc import Mapping
 
 from pyspark.sql.types import (
@@ -73,9 +74,10 @@ QUARANTINED = StructType(
 """A row of the quarantine: rejected and undecodable messages of all streams and tables, partitioned by stream and received_on."""
 
 
-def lookup_field(table: str, column: str) -> str:
-    """The field of a stream's struct that holds the row of `table` whose key is in `column`."""
-    return f"_{table}__{column}"
+def lookup_field(pipeline: Pipeline, table: str, column: str) -> str:
+    """The field of a stream's struct that holds the row of `table` whose key is in `column`. A table with other columns has another one."""
+    row_type = table_row_type(pipeline.tables[table]).simpleString()
+    return f"_{table}__{column}__{hashlib.sha256(row_type.encode()).hexdigest()[:6]}"
 
 
 def lookups_of(pipeline: Pipeline, stream: str) -> list[tuple[str, str]]:
@@ -108,7 +110,7 @@ def source_type(pipeline: Pipeline, source: str) -> StructType:
     declared = columns_type(pipeline.sources[source])
     if source not in pipeline.streams:
         return declared
-    found = [StructField(lookup_field(*own), table_row_type(pipeline.tables[own[0]])) for own in lookups_of(pipeline, source)]
+    found = [StructField(lookup_field(pipeline, *own), table_row_type(pipeline.tables[own[0]])) for own in lookups_of(pipeline, source)]
     return StructType(declared.fields + found)
 
 

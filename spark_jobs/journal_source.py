@@ -33,7 +33,9 @@ def read_journal(spark: SparkSession, journal: Journal, stream: str, view: str, 
     pipeline = journal.pipeline
     schema = view_input_type(pipeline, view, stream)
     contract, struct = pipeline.streams[stream], journal.struct_columns[stream]
-    looked_up = {table: lookup_field(table, column) for table, column in pipeline.views[view].as_of.items() if column in contract.columns}
+    looked_up = {
+        table: lookup_field(pipeline, table, column) for table, column in pipeline.views[view].as_of.items() if column in contract.columns
+    }
     fields = {name: looked_up.get(name, name) for name in schema.names}
     reader = spark.readStream.format(FORMAT).schema(schema).option("path", journal.path).option("pipeline", pipeline.name)
     reader = reader.option("stream", stream).option("contract", journal.contracts[stream]).option("struct", struct)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from oracle import Message
@@ -11,8 +12,10 @@ from spark_jobs.intake.aggregates import AggregateView
 from spark_jobs.intake.intake import Intake
 from spark_jobs.intake.mergeable import mergeable_views
 from spark_jobs.transform import MESSAGE
+from weir.generator import Shares, load_produce
 from weir.layout import Lake
 from weir.pipeline import Pipeline
+from weir.produce import plan_events
 
 
 def open_intake(spark: SparkSession, lake: Lake, pipeline: Pipeline, generation: int = 1) -> Intake:
@@ -50,16 +53,10 @@ def cut(messages: Mapping[str, list[Message]], pieces: int, seed: int) -> list[d
     return found
 
 
-def planned_messages(pipeline: Pipeline, folder: Path, events: int, seed: int) -> dict[str, list[Message]]:
+def planned_messages(pipeline: Pipeline, folder: Path, events: int, seed: int, shares: Shares | None = None) -> dict[str, list[Message]]:
     """The messages of a simulated day with every fault, as the broker would number them."""
-    from datetime import UTC, date, datetime
-
-    from weir.generator import load_produce
-    from weir.produce import plan_events
-
-    planned = plan_events(
-        pipeline, load_produce(folder, pipeline), date(2026, 3, 1), events, seed, None, None, None, datetime(2026, 3, 3, tzinfo=UTC)
-    )
+    day, now = date(2026, 3, 1), datetime(2026, 3, 3, tzinfo=UTC)
+    planned = plan_events(pipeline, load_produce(folder, pipeline), day, events, seed, shares, None, None, now)
     ends: dict[tuple[str, int], int] = {}
     found: dict[str, list[Message]] = {name: [] for name in pipeline.sources}
     for event in planned:

@@ -28,7 +28,7 @@ from weir.serving import answer_query
 PIPELINE = "shop"
 CATCH_UP_SECONDS = 240
 DAGS_SECONDS = 120
-MAX_BATCH = 800
+MAX_BATCH = 2_000
 """Small batches, so that the watermark moves while the day is read: with one large batch nothing could be late."""
 SENT_AGAIN = 25
 

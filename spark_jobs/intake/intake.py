@@ -248,7 +248,7 @@ class Intake:
             of_stream = hashes.take(pa.array(at))
             for position, (table, column) in enumerate(lookups):
                 versions = _scattered(self._rows_as_of(table, of_stream, position, occurred[at], accepted[at]), at, len(rows))
-                fields.append(pa.field(lookup_field(table, column), versions.type))
+                fields.append(pa.field(lookup_field(self.pipeline, table, column), versions.type))
                 children.append(versions)
             with_rows = pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
             rows = rows.set_column(rows.schema.get_field_index(struct), struct, with_rows)

@@ -166,10 +166,8 @@ class Journal:
         own = [F.col(f"{struct}.{name}").alias(name) for name in contract.columns]
         if view is None or isinstance(contract, Table):
             return own
-        as_of = self.pipeline.views[view].as_of.items()
-        return own + [
-            F.col(f"{struct}.{lookup_field(table, column)}").alias(table) for table, column in as_of if column in contract.columns
-        ]
+        pairs = [pair for pair in self.pipeline.views[view].as_of.items() if pair[1] in contract.columns]
+        return own + [F.col(f"{struct}.{lookup_field(self.pipeline, *pair)}").alias(pair[0]) for pair in pairs]
 
 
 def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:

@@ -46,7 +46,7 @@ LATENESSES = (0, 10, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400)
 
 def then(table: str, column: str) -> str:
     """The column of an audited row that holds the row of a table as the intake found it."""
-    return f"_then{lookup_field(table, column)}"
+    return f"_then_{table}__{column}"
 
 
 def audited_rows(judged: DataFrame, journal: Journal, source: str, contract: str, earliest: date) -> DataFrame:
@@ -74,7 +74,7 @@ def _journaled(journal: Journal, source: str, contract: str, earliest: date) -> 
         F.col(BATCH).alias(READ_IN),
         F.col(LATE).alias(WAS_LATE),
         F.unix_micros(WATERMARK).alias(WATERMARK_THEN),
-        *(F.col(f"{struct}.{lookup_field(*pair)}").alias(then(*pair)) for pair in lookups),
+        *(F.col(f"{struct}.{lookup_field(journal.pipeline, *pair)}").alias(then(*pair)) for pair in lookups),
     )
 
 
