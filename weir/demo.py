@@ -23,7 +23,6 @@ from weir.loader import load_named
 from weir.produce import Event, plan_events, send_events
 from weir.records.driver import Control
 from weir.records.night import NightlyReport
-from weir.serving import answer_query
 
 PIPELINE = "shop"
 CATCH_UP_SECONDS = 240
@@ -75,15 +74,11 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
             step.update("stopping everything")
         finally:
             _stop_all(home)
-        sql = "SELECT country, sum(orders) AS orders, sum(revenue) AS revenue FROM revenue_per_minute GROUP BY 1 ORDER BY 3 DESC LIMIT 5"
-        answer = answer_query(home.lake, [pipeline], sql)
     seconds = round(time.monotonic() - began)
     if not quiet:
         screens.show_sent(out, sent)
         screens.show_runs(out, runs)
-        screens.show_nightly(out, report)
-        out.print(f'[bold]weir query "{sql}"[/]')
-        screens.show_answer(out, answer)
+        screens.show_story(out, report)
         _say_goodbye(out, home, seconds)
     return {
         "seconds": seconds,
@@ -98,7 +93,7 @@ def run_demo(out: Console, err: Console, events: int, rate: float, seed: int, qu
 
 def _say_goodbye(out: Console, home: Home, seconds: int) -> None:
     where = os.path.relpath(home.root)
-    out.print(f"Done in {seconds} s. Where cells differ the night has said why, and serves the recomputed ones: `weir explain <view>`.")
+    out.print(f"Done in {seconds} s. Served from now on: the recomputed cells. Look: `weir query`, `weir explain <view>`, `weir ledger`.")
     out.print(f"The night's page: {os.path.relpath(home.lake.nights_site(PIPELINE))}/index.html", soft_wrap=True)
     out.print(f"The quality reports: {os.path.relpath(home.lake.quality_site(PIPELINE))}/index.html", soft_wrap=True)
     out.print(

@@ -14,7 +14,7 @@ from weir.layout import Home
 from weir.pipeline import Stream, View
 from weir.records.driver import Heartbeat, Search
 from weir.records.jobs import CaseResult, HousekeepingReport
-from weir.records.night import FATES, Cell, LatenessChoice, LedgerLine, NightlyReport, Settlement, ViewComparison
+from weir.records.night import FATES, Cell, Fate, LatenessChoice, LedgerLine, NightlyReport, Settlement, ViewComparison
 from weir.records.quality import RefineReport, ReplayReport
 from weir.serving import Answer, QuarantineGroup
 from weir.wording import LOST, WHY
@@ -92,6 +92,38 @@ def show_nightly(console: Console, report: NightlyReport) -> None:
         console.print(f"{day} was dirty and has been recomputed too: `weir reconcile {report.pipeline} --day {day}`", markup=False)
 
 
+def show_story(console: Console, report: NightlyReport) -> None:
+    """A day in two tables and an example of each cause: what became of the messages, what differed and why, what was repaired."""
+    fates = _table(f"What became of them, {report.day}", "stream", "messages", "accepted", "of them late", *FATES_ASIDE, "lost")
+    for stream in report.streams:
+        lines = [line for line in report.ledger if line.stream == stream.stream]
+        late, lost = (max((count_fate(lines, view, fate) for view in {own.view for own in lines}), default=0) for fate in ("late", "lost"))
+        counts = (stream.archived, stream.accepted, late, stream.duplicates, stream.rejected, stream.undecodable, lost)
+        fates.add_row(stream.stream, *map(_number, counts))
+    console.print(fates)
+    columns = ("view", "cells", "equal", "repaired", "still open", "unexplained", "causes")
+    views = _table(f"Streamed against recomputed, {report.day}", *columns)
+    for view in report.views:
+        cells = (view.compared, view.equal, view.differing, view.pending, view.unexplained)
+        differing = {cause: count for cause, count in view.causes.items() if cause != "pending"}
+        views.add_row(view.view, *map(_number, cells), Text(_by_count(differing)))
+    console.print(views)
+    shown: set[str] = set()
+    for view in report.views:
+        for cell in view.examples:
+            causes = {own.cause for own in cell.causes}
+            if not causes <= shown:
+                shown |= causes
+                _show_explained_cell(console, view.view, cell, 3)
+
+
+FATES_ASIDE = ("duplicate", "rejected", "undecodable")
+
+
+def count_fate(lines: list[LedgerLine], view: str, fate: Fate) -> int:
+    return sum(line.fates.get(fate, 0) for line in lines if line.view == view)
+
+
 def show_ledger(console: Console, day: str, lines: list[LedgerLine], by_partition: bool = False) -> None:
     """Every offset that arrived on the day, by its fate in each view."""
     ledger = _table(f"Ledger of what arrived on {day}", "view ← stream", "offsets", *FATES, "balance")
@@ -119,6 +151,8 @@ def show_ledger(console: Console, day: str, lines: list[LedgerLine], by_partitio
 
 
 MAX_LOST = 10
+MAX_NAMED = 20
+"""Identities of the events behind a cause."""
 
 
 def show_cases(console: Console, results: list[CaseResult], remarks: list[str]) -> None:
@@ -178,21 +212,25 @@ def show_explained(console: Console, view: str, day: str, cells: list[Cell], at_
         console.print(f"{view} of {day}: no cell differs")
         return
     for cell in cells[:at_most]:
-        console.print(Text(_pairs(cell.grain), style="bold"), soft_wrap=True)
-        speed, batch = ("—" if own is None else _pairs(own) for own in _sides(cell))
-        console.print(Text(f"    streamed  {speed}"), soft_wrap=True)
-        console.print(Text(f"    true      {batch}"), soft_wrap=True)
-        for cause in cell.causes:
-            word = "event" if cause.events == 1 else "events"
-            events = f" {cause.events:,} {word}: {', '.join(cause.identities)}" if cause.events else ""
-            more = ", …" if cause.events > len(cause.identities) > 0 else ""
-            style = "red" if cause.cause == "unexplained" else "cyan"
-            console.print(Text(f"    {cause.cause}: {WHY[cause.cause]}.{events}{more}", style=style), soft_wrap=True)
+        _show_explained_cell(console, view, cell, MAX_NAMED)
     rest = len(cells) - at_most
     console.print(
         f"{len(cells):,} {'cell differs' if len(cells) == 1 else 'cells differ'}"
         + (f", {rest:,} not shown (--limit, --json)" if rest > 0 else "")
     )
+
+
+def _show_explained_cell(console: Console, view: str, cell: Cell, identities: int) -> None:
+    console.print(Text(f"{view}  {_pairs(cell.grain)}", style="bold"), soft_wrap=True)
+    speed, batch = ("—" if own is None else _pairs(own) for own in _sides(cell))
+    console.print(Text(f"    streamed  {speed}"), soft_wrap=True)
+    console.print(Text(f"    true      {batch}"), soft_wrap=True)
+    for cause in cell.causes:
+        word, named = "event" if cause.events == 1 else "events", cause.identities[:identities]
+        events = f" {cause.events:,} {word}: {', '.join(named)}" if cause.events else ""
+        more = ", …" if cause.events > len(named) > 0 else ""
+        style = "red" if cause.cause == "unexplained" else "cyan"
+        console.print(Text(f"    {cause.cause}: {WHY[cause.cause]}.{events}{more}", style=style), soft_wrap=True)
 
 
 def show_lateness(console: Console, view: View, name: str, stream: str, contract: Stream, choices: list[LatenessChoice]) -> None:

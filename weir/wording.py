@@ -5,7 +5,7 @@ from weir.pipeline import Pattern, Step
 
 WHY: dict[str, str] = {
     "late": "events came after the watermark, the stream did not wait for them",
-    "duplicate": "copies of an event were told apart differently",
+    "duplicate": "the stream counted a copy of an event that the recomputation does not count",
     "quarantine": "rows were released from quarantine since",
     "table": "a row of a table changed later",
     "version": "the declaration changed during the day",
