@@ -199,10 +199,7 @@ EVERYWHERE = (
     *(f"before_write.{view_query(STATEFUL)}:1", f"after_write.{view_query(STATEFUL)}:2"),
 )
 """Every step of every query. Without a number: in the second batch that the driver takes in, by the journal's own number."""
-SOME = (
-    *(f"journaled.{INTAKE_QUERY}", f"cells_{VIEW}.{INTAKE_QUERY}", f"after_write.{ARCHIVE_QUERY}:1"),
-    f"after_write.{view_query(STATEFUL)}:1",
-)
+SOME = (f"journaled.{INTAKE_QUERY}", f"after_write.{view_query(STATEFUL)}:1")
 
 
 @pytest.mark.parametrize(
