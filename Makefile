@@ -9,7 +9,7 @@ help:
 	@echo "make soak   the slow tests beside them"
 	@echo "make drill  inject every fault into a day, and see each named and repaired"
 	@echo "make up     start Kafka and Airflow on this machine and leave them running (make down stops them)"
-	@echo "make bench  measure throughput and latency against bare Spark, what quality costs, what the night costs, what all views hold, how fast pages answer, what more executors bring, what an event costs"
+	@echo "make bench  measure throughput and latency against bare Spark, what quality costs, what the night costs, what all views hold, how old views are at a steady rate, how fast pages answer, what more executors bring, what an event costs"
 
 $(READY): prepare.py requirements.lock pyproject.toml ivy.xml
 	@python3 prepare.py
@@ -50,6 +50,7 @@ bench: $(READY)
 	@.venv/bin/python benchmarks/nightly.py
 	@.venv/bin/python benchmarks/latency.py
 	@.venv/bin/python benchmarks/views.py
+	@.venv/bin/python benchmarks/steady.py
 	@.venv/bin/python benchmarks/pages.py
 	@.venv/bin/python benchmarks/scale.py
 	@.venv/bin/python benchmarks/sizing.py
