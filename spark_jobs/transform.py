@@ -215,7 +215,7 @@ def _built_in_rules(contract: Stream | Table) -> list[Rule]:
 
 
 def dedupe_stream(accepted: DataFrame, stream: Stream) -> DataFrame:
-    """The first of each identity. It is the first stateful operator of every view, so it alone decides what is late."""
+    """The first of each identity as a plain streaming query finds it: for test cases and checks, which run without an intake."""
     return accepted.withWatermark(stream.occurred_at, format_duration(stream.lateness)).dropDuplicatesWithinWatermark([stream.identity])
 
 
@@ -225,21 +225,6 @@ def mark_first(judged: DataFrame, stream: Stream) -> DataFrame:
     The exact form of dedupe_stream, without lateness, for closed frames only.
     """
     return judged.withColumn("_first", F.col("_accepted") & (F.row_number().over(by_identity(stream)) == 1))
-
-
-def mark_copies(judged: DataFrame, stream: Stream) -> DataFrame:
-    """mark_first, and `_copies`: how many accepted rows have the row's identity. Reads the frame several times, and keeps some of it.
-
-    Nearly all events come once, and their rows are not moved: only those whose identity's hash stands more than once are sorted.
-    """
-    hashed = F.when(F.col("_accepted"), F.xxhash64(stream.identity))
-    kept = judged.withColumn("_hash", hashed).persist()
-    again = kept.filter("_accepted").groupBy(F.col("_hash").alias("_again")).count().filter("count > 1").select("_again").persist()
-    marked = kept.join(again, F.col("_hash") == F.col("_again"), "left").drop("_hash")
-    once = marked.filter("_again IS NULL").withColumn("_first", F.col("_accepted")).withColumn("_copies", F.lit(1).cast("bigint"))
-    whole = by_identity(stream).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    several = mark_first(marked.filter("_again IS NOT NULL"), stream).withColumn("_copies", F.count("*").over(whole))
-    return once.unionByName(several.persist()).drop("_again")
 
 
 def by_identity(stream: Stream) -> WindowSpec:
